@@ -35,7 +35,7 @@ class Family:
 
     Attributes:
         start: Makes its actions.
-        weight: Its share of the mixture, relative to the others.
+        weight: Its share of the mixture, relative to the others; 0: only when it is asked for.
     """
 
     start: Start
@@ -111,6 +111,17 @@ def _random_walk(task: TwinTask, physics: Physics, rng: Rng) -> Actions:
         if rng.random() < 0.08:
             gripper = -gripper
         yield np.clip(np.append(velocity, gripper), -1, 1).astype(np.float32)
+
+
+def _drift(task: TwinTask, physics: Physics, rng: Rng) -> Actions:
+    """One steady motion after another, as weak policies make: on and on, to the edge of the workspace."""
+    while True:
+        moving = rng.random(6) < [0.6, 0.6, 0.6, 0.1, 0.1, 0.3]
+        motion = moving * rng.uniform(-1, 1, 6) * float(rng.choice([0.15, 0.4, 0.7, 1.0]))
+        gripper = float(rng.choice([OPEN, CLOSED]))
+        for _ in range(int(rng.integers(3, 20))):
+            wobble = motion + rng.normal(0, 0.03, 6)
+            yield np.clip(np.append(wobble, gripper), -1, 1).astype(np.float32)
 
 
 def _uniform(task: TwinTask, physics: Physics, rng: Rng) -> Actions:
@@ -230,5 +241,6 @@ FAMILIES: dict[str, Family] = {
     "random_walk": Family(_random_walk, 0.08),
     "random": Family(_uniform, 0.01),
     "play": Family(_play, 0.18),
+    "drift": Family(_drift, 0.0),
 }
 """Every family, with its share."""

@@ -48,6 +48,15 @@ def test_published_clips_are_read_in_order_with_one_action_less_than_frames(fold
     assert clips.skipped == []
 
 
+def test_clips_in_folders_below_are_found_and_named_after_their_folder(tmp_path):
+    for name in ("play", "tasks/lift", ".hidden"):
+        (tmp_path / name).mkdir(parents=True)
+        published_clip(tmp_path / name, "000000000", 4)
+    clips = ClipFolder(tmp_path)
+    assert clips.names == ["play/000000000", "tasks/lift/000000000"]
+    assert [len(episode) for episode in clips] == [4, 4]
+
+
 def test_everything_known_of_an_episode_survives_the_files(tmp_path):
     episode = make_episode(
         6,

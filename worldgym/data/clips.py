@@ -42,13 +42,13 @@ class ClipFolder:
     ``skipped``; so are, after ``check``, those whose video is.
 
     Args:
-        path: The folder that holds the files.
+        path: The folder that holds the files, at any depth.
         action_spec: Convention of the actions in files that do not name their own.
         fps: Frames per second of robot time in files that do not say. Published videos declare 20 whatever
             the robot's rate was, so theirs is not used.
 
     Attributes:
-        names: Name of each clip, sorted.
+        names: Name of each clip, sorted; with its folder, if it is in one below ``path``.
         lengths: Number of frames of each clip, int64 (N,).
         skipped: What was left out, and why.
 
@@ -71,9 +71,11 @@ class ClipFolder:
         self.names: list[str] = []
         self.skipped: list[Skipped] = []
         lengths: list[int] = []
-        files = [file for file in self.path.iterdir() if not file.name.startswith(".")]
+        inside = [file.relative_to(self.path) for file in self.path.rglob("*")]
+        files = [file for file in inside if not any(part.startswith(".") for part in file.parts)]
         stems = {
-            suffix: {file.stem for file in files if file.suffix == suffix} for suffix in (".mp4", ".npz")
+            suffix: {file.with_suffix("").as_posix() for file in files if file.suffix == suffix}
+            for suffix in (".mp4", ".npz")
         }
         for name in sorted(stems[".mp4"] | stems[".npz"]):
             try:
