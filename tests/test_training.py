@@ -21,10 +21,11 @@ from worldgym.models.dit import WorldTransformer, banded_mask
 from worldgym.models.world_model import WorldModel
 from worldgym.training.batches import LatentWindows
 from worldgym.training.codec import CodecTraining, train_codec
+from worldgym.training.emphasis import object_emphasis
 from worldgym.training.encode import encode_clips
 from worldgym.training.log import read_log
 from worldgym.training.loop import Draw, LoopConfig, Run, batch_indices, batch_sampler, train
-from worldgym.training.objective import draw_noise, moving_weight, world_loss
+from worldgym.training.objective import draw_noise, pixel_weight, world_loss
 from worldgym.training.world import export_world, read_world_training, train_world
 from worldgym.training.world_config import WorldTraining
 from worldgym.video import read_video
@@ -348,13 +349,38 @@ def test_own_context_shows_the_networks_own_prediction_and_asks_for_the_truth(ba
 
 
 def test_what_moves_weighs_more_and_the_mean_weight_is_one(batch):
-    weight = moving_weight(batch, 4.0)
+    weight = pixel_weight(batch, moving=4.0, objects=0.0)
     moved = (batch.clean - batch.previous).abs().mean(2, keepdim=True)
     assert weight.mean() == pytest.approx(1.0, abs=1e-5)
     ordered = weight.flatten()[moved.flatten().argsort()]
     assert (ordered.diff() >= 0).all()
     assert ordered[-1] > 1 > ordered[0]
-    assert moving_weight(batch, 0.0) is None
+    assert pixel_weight(batch, moving=0.0, objects=0.0) is None
+
+
+def test_a_moving_object_weighs_more_than_one_at_rest_and_an_unseen_one_nothing(tmp_path):
+    places = [[[0.25, 0.25], [0.75, 0.75], None]] * 4
+    middles = np.array([[[0.25, 0.25], [0.75, 0.75], [0.25, 0.75]]] * 4)
+    middles[2:, 0] += 0.05  # the first one moves between frames 1 and 2
+    facts = {"centroids": places, "objects": middles.tolist()}
+    frames = np.zeros((4, 32, 32, 3), np.uint8)
+    for name, metadata in (("0", facts), ("1", {})):
+        episode = Episode(frames, np.zeros((3, 7), np.float32), trial=name, metadata=metadata)
+        ClipWriter(tmp_path / "clips").append(episode)
+    clips = EncodedClips.encode(
+        ClipFolder(tmp_path / "clips"), lambda frames: np.zeros((len(frames), 2, 4, 4)), path=tmp_path / "out"
+    )
+    emphasis = object_emphasis(clips)[:, 0].astype(float)
+    assert emphasis.shape == (8, 4, 4)
+    np.testing.assert_array_equal(
+        emphasis[:, 1, 1] > emphasis[:, 3, 3], [False, True, True, False, *[False] * 4]
+    )
+    assert (emphasis[:4, 2:, :2] <= emphasis[:4, 1:2, 1:2] * 0.5).all()
+    assert emphasis[4:].max() == 0
+    batch = LatentWindows(clips, [0], n_frames=4, stride=1, action_offset=1).batch(np.array([0]))
+    weight = pixel_weight(batch, moving=0.0, objects=6.0)
+    assert weight.mean() == pytest.approx(1.0, abs=1e-5)
+    assert weight[0, 1, 0, 1, 1] > weight[0, 0, 0, 1, 1] > weight[0, 0, 0, 3, 0]
 
 
 @pytest.mark.parametrize(

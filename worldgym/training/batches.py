@@ -14,6 +14,7 @@ from worldgym.data.clips import summary
 from worldgym.data.encoded import EncodedClips
 from worldgym.data.windows import Windows
 from worldgym.errors import DataError
+from worldgym.training.emphasis import object_emphasis
 
 
 class Batch(NamedTuple):
@@ -23,11 +24,13 @@ class Batch(NamedTuple):
         clean: float32 (B,T,C,h,w).
         previous: Latents of the frame before each; the first frame of a clip is its own predecessor.
         actions: float32 (B,T,A), what each frame is conditioned on.
+        emphasis: float32 (B,T,1,h,w), how much each latent pixel shows of an object.
     """
 
     clean: Tensor
     previous: Tensor
     actions: Tensor
+    emphasis: Tensor
 
     def to(self, device: torch.device) -> Batch:
         """The same on a device."""
@@ -56,6 +59,7 @@ class LatentWindows:
     ) -> None:
         self.clips, self.chosen = clips, tuple(chosen)
         self.n_frames, self.action_offset = n_frames, action_offset
+        self._emphasis = object_emphasis(clips)
         self.skipped = Windows(clips, n_frames, stride=stride).skipped
         begin = np.concatenate([[0], np.cumsum(clips.lengths)])
         positions = [np.arange(0, clips.lengths[clip] - n_frames + 1, stride) for clip in chosen]
@@ -81,4 +85,5 @@ class LatentWindows:
         if self.action_offset:
             rows[at_start, 0] = 0  # nothing caused the first frame
         actions = rows[:, :-1] if self.action_offset else rows[:, 1:]
-        return Batch(latents[:, 1:], latents[:, :-1], torch.from_numpy(actions))
+        emphasis = torch.from_numpy(self._emphasis[index[:, 1:]]).float()
+        return Batch(latents[:, 1:], latents[:, :-1], torch.from_numpy(actions), emphasis)

@@ -94,20 +94,20 @@ def world_loss(
         noise=noised.noise,
         level=noised.level,
         previous=previous if config.residual else None,
-        weight=moving_weight(batch, config.moving_weight),
+        weight=pixel_weight(batch, moving=config.moving_weight, objects=config.object_weight),
     )
 
 
-def moving_weight(batch: Batch, strength: float) -> Tensor | None:
-    """More weight on latent pixels that differ from the previous frame's; mean one.
+def pixel_weight(batch: Batch, *, moving: float, objects: float) -> Tensor | None:
+    """More weight on latent pixels that differ from the previous frame's, or show an object; mean one.
 
     Returns:
-        (B,T,1,h,w), or None for ``strength`` 0.
+        (B,T,1,h,w), or None if neither has any.
     """
-    if not strength:
+    if not moving and not objects:
         return None
     moved = (batch.clean - batch.previous).abs().mean(2, keepdim=True) / MOVED
-    weight = 1 + strength * moved.clamp(max=1)
+    weight = 1 + moving * moved.clamp(max=1) + objects * batch.emphasis
     return weight / weight.mean()
 
 

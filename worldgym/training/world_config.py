@@ -43,6 +43,8 @@ class WorldTraining:
         corruption: Largest standard deviation of the noise on the previous frame's latents (residual).
         own_context: Share of steps in which the previous frame's latents are the network's own prediction.
         moving_weight: Weight added, before normalisation, where latents differ from the previous frame's.
+        object_weight: Weight added where a moving object is (a quarter of it where one rests), for clips that
+            say where their objects are.
         validation_windows: Windows of the validation loss.
         rollout_clips: Clips of the validation video; 0: none.
         rollout_frames: Frames of it.
@@ -75,6 +77,7 @@ class WorldTraining:
     corruption: float = 0.08
     own_context: float = 0.0
     moving_weight: float = 4.0
+    object_weight: float = 0.0
     validation_windows: int = 128
     rollout_clips: int = 8
     rollout_frames: int = 40
@@ -88,8 +91,8 @@ class WorldTraining:
             raise InvalidConfig("own_context needs the residual form, which is what shows a previous frame")
         if self.n_frames < 2:
             raise InvalidConfig(f"n_frames must be at least 2, got {self.n_frames}")
-        if self.corruption < 0 or self.moving_weight < 0:
-            raise InvalidConfig(f"corruption and moving_weight must not be negative, got {self}")
+        if min(self.corruption, self.moving_weight, self.object_weight) < 0:
+            raise InvalidConfig(f"corruption and the two weights must not be negative, got {self}")
 
     def world_model_config(
         self, *, frame_size: tuple[int, int], fps: float, action_spec: str
