@@ -310,6 +310,15 @@ def test_dropped_actions_are_the_null_action_of_a_whole_window(batch):
     assert torch.equal(noised.actions[~dropped[:, 0]], batch.actions[~dropped[:, 0]])
 
 
+@pytest.mark.parametrize("objective", ["v", "flow"])
+def test_a_share_of_frames_is_nothing_but_noise(batch, objective: str):
+    config = WorldTraining(data="", objective=objective, noise_share=0.5, context_share=0.0)
+    noised = draw_noise(batch, torch.Generator().manual_seed(0), config)
+    top = noised.level == (999 if objective == "v" else 1)
+    assert 4 < top.sum() < 20
+    torch.testing.assert_close(noised.noisy[top], noised.noise[top], atol=2e-3, rtol=0)
+
+
 def test_context_frames_are_given_as_the_sampler_gives_them(batch):
     config = WorldTraining(data="", context_share=1.0, corruption=0.0)
     noised = draw_noise(batch, torch.Generator().manual_seed(0), config)

@@ -53,6 +53,8 @@ def draw_noise(batch: Batch, generator: torch.Generator, config: WorldTraining) 
     process, shape = Process(config.objective), batch.clean.shape
     rows, frames = shape[:2]
     level = process.sample_levels((rows, frames), generator)
+    as_noise = torch.rand(rows, frames, generator=generator) < config.noise_share
+    level = torch.where(as_noise, process.top, level)
     noise = torch.randn(shape, generator=generator)
     noisy = process.mix(batch.clean, noise, level)
     as_context = torch.rand(rows, frames, generator=generator) < config.context_share
@@ -114,9 +116,9 @@ def pixel_weight(batch: Batch, *, moving: float, objects: float) -> Tensor | Non
 def validation_loss(network: nn.Module, windows: LatentWindows, config: WorldTraining, mask: Tensor) -> float:
     """The training loss on held-out windows with draws that are the same every time.
 
-    Without action dropout and the network's own context, so that runs with other shares compare.
+    Without action dropout, extra pure noise and the network's own context, so that runs with other shares compare.
     """
-    plain = replace(config, action_dropout=0.0, own_context=0.0)
+    plain = replace(config, action_dropout=0.0, noise_share=0.0, own_context=0.0)
     device = next(network.parameters()).device
     count = min(config.validation_windows, len(windows))
     chosen = np.linspace(0, len(windows) - 1, count).astype(np.int64)

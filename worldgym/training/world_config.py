@@ -39,6 +39,8 @@ class WorldTraining:
         num_inference_steps: What the checkpoint declares.
         context_level: Noise level that the sampler labels and scales its context with; None: 0.05 of the
             way (flow) or 14 (v).
+        noise_share: Share of frames that are nothing but noise, where sampling starts: what comes next must
+            then be told from past and action alone.
         context_share: Share of frames that training gives as the sampler gives its context.
         corruption: Largest standard deviation of the noise on the previous frame's latents (residual).
         own_context: Share of steps in which the previous frame's latents are the network's own prediction.
@@ -73,6 +75,7 @@ class WorldTraining:
     guidance_scale: float = 1.0
     num_inference_steps: int = 3
     context_level: float | None = None
+    noise_share: float = 0.0
     context_share: float = 0.2
     corruption: float = 0.08
     own_context: float = 0.0
@@ -84,7 +87,7 @@ class WorldTraining:
     loop: LoopConfig = field(default_factory=LoopConfig)
 
     def __post_init__(self) -> None:
-        for name in ("action_dropout", "context_share", "own_context"):
+        for name in ("action_dropout", "noise_share", "context_share", "own_context"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InvalidConfig(f"{name} must be from 0 to 1, got {getattr(self, name)}")
         if self.own_context and not self.residual:
