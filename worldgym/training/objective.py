@@ -116,7 +116,8 @@ def pixel_weight(batch: Batch, *, moving: float, objects: float) -> Tensor | Non
 def validation_loss(network: nn.Module, windows: LatentWindows, config: WorldTraining, mask: Tensor) -> float:
     """The training loss on held-out windows with draws that are the same every time.
 
-    Without action dropout, extra pure noise and the network's own context, so that runs with other shares compare.
+    Without action dropout, extra pure noise and the network's own context, so that runs with other shares
+    compare.
     """
     plain = replace(config, action_dropout=0.0, noise_share=0.0, own_context=0.0)
     device = next(network.parameters()).device
