@@ -437,6 +437,30 @@ def test_a_world_model_learns_and_its_checkpoint_loads(clips: Path, encoded: Enc
     assert torch.equal(model.step(states[0], actions), loaded.step(states[1], actions))
 
 
+def test_training_can_start_from_other_weights(clips: Path, encoded: EncodedClips, tmp_path: Path):
+    still = replace(FAST, steps=1, learning_rate=1e-12, weight_decay=0.0)  # a step that changes nothing
+    codec = CodecTraining(
+        data=str(clips), channels=4, widths=(8, 16, 16), depth=1, loop=replace(still, seed=1)
+    )
+    first = train_codec(codec, tmp_path / "codec")
+    again = replace(codec, initial=str(tmp_path / "codec" / "codec"), loop=still)
+    frames = torch.from_numpy(ClipFolder(clips)[0].frames)
+    torch.testing.assert_close(
+        train_codec(again, tmp_path / "codec2").encode(frames), first.encode(frames), atol=1e-4, rtol=0
+    )
+
+    world = WorldTraining(data=str(encoded.path), loop=replace(still, seed=1), **SMALL)
+    train_world(world, tmp_path / "world")
+    folder = tmp_path / "world" / "checkpoint"
+    tuned = train_world(replace(world, initial=str(folder), loop=still), tmp_path / "world2").transformer
+    for ours, theirs in zip(
+        tuned.parameters(), WorldModel.from_pretrained(folder).transformer.parameters(), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs)
+    with pytest.raises(InvalidConfig, match="another form"):
+        train_world(replace(world, initial=str(folder), **{"layers": 2}), tmp_path / "world3")
+
+
 def test_a_resumed_world_model_equals_one_trained_in_one_go(encoded: EncodedClips, tmp_path: Path):
     config = WorldTraining(
         data=str(encoded.path),

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from worldgym.data.clips import ClipFolder, Skipped, summary
 from worldgym.errors import DataError, InvalidConfig
-from worldgym.models.codec import ConvolutionalCodec, FrameCodec, to_bytes, to_unit
+from worldgym.models.codec import ConvolutionalCodec, FrameCodec, load_codec, to_bytes, to_unit
+from worldgym.training.initial import start_from
 from worldgym.training.loop import (
     Draw,
     LoopConfig,
@@ -50,6 +51,7 @@ class CodecTraining:
         downsample: Pixels per latent pixel and side.
         widths: Channels of the network at 1/2, 1/4, ... of the size.
         depth: Residual blocks of the decoder at the smallest size.
+        initial: Codec folder whose weights training starts from (fine-tuning); None: fresh ones.
         moving_weight: Weight of a pixel far from the median frame; others have 1.
         latent_noise: Standard deviation of the noise on the latents.
         latent_penalty: Weight of their mean square.
@@ -65,6 +67,7 @@ class CodecTraining:
     downsample: int = 8
     widths: tuple[int, ...] = (32, 64, 96)
     depth: int = 2
+    initial: str | None = None
     moving_weight: float = 9.0
     latent_noise: float = 0.05
     latent_penalty: float = 1e-3
@@ -86,12 +89,12 @@ def train_codec(config: CodecTraining, run: str | Path, out: str | Path | None =
 
     Raises:
         DataError: If no clip can be used.
-        InvalidConfig: If the configuration does not fit the frames, or the run in the folder.
+        InvalidConfig: If the configuration does not fit the frames, the run in the folder, or ``initial``.
+        CheckpointError: If ``initial`` cannot be loaded.
     """
+    network = _network(config)
     frames, check = training_frames(config)
     _check_sides(frames, config.downsample)
-    torch.manual_seed(config.loop.seed)
-    network = FrameCodec(config.channels, config.downsample, config.widths, config.depth)
     network.to(memory_format=torch.channels_last)
     median = _median(frames)
     sampler = batch_sampler(len(frames), config.loop)
@@ -105,8 +108,8 @@ def train_codec(config: CodecTraining, run: str | Path, out: str | Path | None =
         return _validate(network, check, median, config)
 
     description = {key: value for key, value in asdict(config).items() if key != "loop"}
-    network = train(Run(network, loss, validate, description), config.loop, run)
-    codec = ConvolutionalCodec(standardised(network, frames))
+    trained = train(Run(network, loss, validate, description), config.loop, run)
+    codec = ConvolutionalCodec(standardised(trained, frames))
     if is_first_process():
         codec.save(Path(out) if out is not None else Path(run) / "codec")
     return codec
@@ -172,6 +175,15 @@ def standardised(network: Any, frames: Tensor, *, count: int = 2_000) -> FrameCo
     network.mean.copy_(latents.mean((0, 2, 3)))
     network.deviation.copy_(latents.std((0, 2, 3)).clamp(min=1e-3))
     return network  # type: ignore[no-any-return]
+
+
+def _network(config: CodecTraining) -> FrameCodec:
+    """The network with the weights it starts from."""
+    torch.manual_seed(config.loop.seed)
+    network = FrameCodec(config.channels, config.downsample, config.widths, config.depth)
+    if config.initial is not None:
+        start_from(network, load_codec(config.initial).network, name=config.initial)
+    return network
 
 
 def _validate(network: Any, frames: Tensor, median: Tensor, config: CodecTraining) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from worldgym.data.encoded import EncodedClips
 from worldgym.errors import CheckpointError, DataError, InvalidConfig
-from worldgym.models.checkpoint import save
+from worldgym.models.checkpoint import load, save
 from worldgym.models.codec import Codec, load_codec
 from worldgym.models.config import WorldModelConfig
 from worldgym.models.dit import WorldTransformer, banded_mask
@@ -22,6 +22,7 @@ from worldgym.models.world_model import WorldModel
 from worldgym.training.batches import LatentWindows
 from worldgym.training.codec import held_out
 from worldgym.training.encode import encode_clips, fingerprint
+from worldgym.training.initial import start_from
 from worldgym.training.loop import (
     CONFIG_FILE,
     Draw,
@@ -54,6 +55,7 @@ def train_world(config: WorldTraining, run: str | Path, out: str | Path | None =
     Raises:
         DataError: If no window can be used, or latents and codec do not belong together.
         InvalidConfig: If the configuration does not fit, or differs from the run's in the folder.
+        CheckpointError: If ``config.initial`` cannot be loaded.
     """
     run = Path(run)
     clips, training, validation = _windows(config, run)
@@ -102,7 +104,7 @@ def export_world(run: str | Path, out: str | Path, *, dtype: str | None = None) 
     run = Path(run)
     config = read_world_training(run)
     clips, _, _ = _windows(config, run)
-    network = _network(config, clips)
+    network = _network(replace(config, initial=None), clips)
     network.load_state_dict(load_average(run))
     model = _model(network, _facts(config, clips))
     save(model, out, dtype=dtype)
@@ -190,7 +192,7 @@ def _network(config: WorldTraining, clips: EncodedClips) -> WorldTransformer:
     if height % config.patch_size or width % config.patch_size:
         raise InvalidConfig(f"latents of {height}x{width} do not divide into patches of {config.patch_size}")
     torch.manual_seed(config.loop.seed)
-    return WorldTransformer(
+    network = WorldTransformer(
         in_channels=channels * (2 if config.residual else 1),
         out_channels=channels,
         patch_size=config.patch_size,
@@ -200,6 +202,9 @@ def _network(config: WorldTraining, clips: EncodedClips) -> WorldTransformer:
         action_dim=clips.actions.shape[1],
         rope=config.rope,
     )
+    if config.initial is not None:
+        start_from(network, load(config.initial).transformer, name=config.initial)
+    return network
 
 
 def _model(network: nn.Module, facts: Facts) -> WorldModel:

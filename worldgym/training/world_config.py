@@ -22,6 +22,8 @@ class WorldTraining:
         codec: Codec folder or hub id; None: the one that ``data`` was encoded with.
         codec_subfolder: Where the codec is in ``codec``.
         frame_size: (height, width) that frames of clips are resized to; None: as they are.
+        initial: Checkpoint (folder, packaged name, hub id) whose weights training starts from (fine-tuning);
+            None: fresh ones. What it declares (window, objective, ...) is not taken over.
         dim: Width of a token.
         layers: Pairs of spatial and temporal blocks.
         heads: Attention heads.
@@ -59,6 +61,7 @@ class WorldTraining:
     codec: str | None = None
     codec_subfolder: str | None = None
     frame_size: tuple[int, int] | None = None
+    initial: str | None = None
     dim: int = 192
     layers: int = 4
     heads: int = 6
