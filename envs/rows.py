@@ -111,6 +111,11 @@ class RowsEnv(VectorEnv[Any, Any, Any]):
         self._output_device = output_device
         self._views: list[RowView] = []
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the world says of itself that can change results, beside the options; values json can hold."""
+        return dict(getattr(self.engine.world, "identity", {}))
+
     # -- Gymnasium --------------------------------------------------------------------------------------
 
     def reset(

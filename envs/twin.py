@@ -16,6 +16,9 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,10 +30,11 @@ from worldgym.envs.physics import FPS, Physics, PhysicsState
 from worldgym.envs.protocol import Truth, WorldStep
 from worldgym.envs.requests import RowsConfig
 from worldgym.envs.rows import RowsEnv
-from worldgym.envs.scene import check_scene
+from worldgym.envs.scene import check_scene, mujoco
 from worldgym.envs.single import SingleEnv
 from worldgym.envs.twin_tasks import TwinTask, get_task
 from worldgym.errors import InvalidConfig, TrialError
+from worldgym.fingerprint import content_hash
 from worldgym.tasks import Trial
 
 DEFAULT_FRAME_SIZE = (64, 64)
@@ -105,6 +109,11 @@ class TwinWorld:
         self.config = config
         self._rows: list[_Row | None] = [None] * num_rows
         self._workers: list[_Worker] = []
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """The physics engine and a hash of what says how things look, move and count as done."""
+        return {"mujoco": str(mujoco.__version__), "twin": _content()}
 
     def reset(
         self, rows: Sequence[int], trials: Sequence[Trial], seeds: Sequence[int], instructions: Sequence[str]
@@ -183,6 +192,15 @@ class TwinWorld:
             for row, *values in zip(rows, *columns, strict=True)
         ]
         return [future.result() for future in futures]
+
+
+@cache
+def _content() -> str:
+    """Sixteen hex digits over the files that say how the twin looks and moves, and what solves a task."""
+    here = Path(__file__).parent
+    names = ("arm", "camera", "objects", "physics", "scene", "twin_rules", "twin_tasks")
+    files = [*(here / f"{name}.py" for name in names), here / "assets" / "bridge.xml"]
+    return sha256("".join(content_hash(file) for file in files).encode()).hexdigest()[:16]
 
 
 def _processors() -> int:

@@ -116,6 +116,11 @@ class LearnedWorld:
         self._state: WorldState | None = None
 
     @property
+    def identity(self) -> dict[str, str]:
+        """Hashes of the checkpoint's content, by part, so that other weights under its name are noticed."""
+        return checkpoint.fingerprint(self.config.checkpoint)
+
+    @property
     def model(self) -> WorldModel:
         """The world model; loaded when first asked for.
 

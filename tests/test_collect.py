@@ -1,17 +1,22 @@
-"""Collecting episodes of the twin: their truth, resuming, and that nothing depends on who writes them."""
+"""Collecting episodes of the twin: their truth, resuming, choosing, the same result whoever writes them."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("mujoco")
 
-from worldgym.data.clips import ClipFolder
+from worldgym.cli import app
+from worldgym.data.clips import ClipFolder, ClipWriter
+from worldgym.data.contents import FamilyContents, family_contents, total_contents
 from worldgym.envs.twin_scenes import make_scene
 from worldgym.envs.twin_tasks import CORE_TASKS, get_task
+from worldgym.episode import Episode
 from worldgym.errors import DataError, InvalidConfig, TrialError
-from worldgym.training.collect import CollectConfig, collect, episode_name, episode_plan
+from worldgym.training.collect import CollectConfig, collect, episode_name, episode_plan, parse_mixture
 
 SMALL = CollectConfig(seed=3, size=(32, 48), frames=6)
 PER_FRAME = ["gripper", "gripper_height", "opening", "objects", "centroids", "visible", "heights", "held"]
@@ -109,6 +114,8 @@ def test_tasks_and_mixture_can_be_chosen():
         ({"tasks": ("fly",)}, TrialError),
         ({"mixture": {"genius": 1.0}}, InvalidConfig),
         ({"mixture": {"play": 0.0}}, InvalidConfig),
+        ({"mixture": {"play": float("nan")}}, InvalidConfig),
+        ({"mixture": {"play": float("inf")}}, InvalidConfig),
         ({"size": (8, 64)}, InvalidConfig),
         ({"frames": 0}, InvalidConfig),
         ({"seed": -1}, InvalidConfig),
@@ -123,3 +130,69 @@ def test_what_cannot_be_collected_is_refused_at_once(options, error):
 def test_nothing_and_nobody_are_refused(episodes, workers, tmp_path):
     with pytest.raises(InvalidConfig, match="at least 1"):
         collect(tmp_path, episodes, config=SMALL, workers=workers)
+
+
+def test_a_mixture_is_written_as_names_with_or_without_weights():
+    assert parse_mixture([]) == {}
+    assert parse_mixture(["play", "expert=0.5"]) == {"play": 1.0, "expert": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"), [(["play=much"], "NAME=WEIGHT"), (["play=1", "play"], "given twice")]
+)
+def test_a_mixture_that_cannot_be_read_is_refused(entries, message):
+    with pytest.raises(InvalidConfig, match=message):
+        parse_mixture(entries)
+
+
+def test_the_command_collects_the_tasks_families_and_frames_that_are_asked_for(tmp_path):
+    options = "--episodes 3 --seed 4 --frames 2 --size 32 48 --workers 1 --task lift_can --task lift_eggplant"
+    families = "--family play --family expert=2"
+    result = CliRunner().invoke(app, ["collect", str(tmp_path), *options.split(), *families.split()])
+    assert result.exit_code == 0, result.output
+    told = json.loads((tmp_path / "collection.json").read_text())
+    assert told["tasks"] == ["lift_can", "lift_eggplant"]
+    assert told["mixture"] == {"play": 1.0, "expert": 2.0}
+    episodes = list(ClipFolder(tmp_path))
+    assert [episode.frames.shape for episode in episodes] == [(3, 32, 48, 3)] * 3
+    assert {episode.task for episode in episodes} <= {"lift_can", "lift_eggplant"}
+    assert {episode.family for episode in episodes} <= {"play", "expert"}
+
+
+@pytest.mark.parametrize(
+    "options", [("--task", "fly"), ("--family", "genius"), ("--family", "play=0"), ("--mixture", "play=x")]
+)
+def test_the_command_refuses_what_is_unknown_before_it_writes_anything(options, tmp_path):
+    result = CliRunner().invoke(app, ["collect", str(tmp_path / "clips"), *options])
+    assert isinstance(result.exception, InvalidConfig | TrialError)
+    assert not (tmp_path / "clips").exists()
+
+
+def test_the_contents_of_a_folder_are_counted_by_family(tmp_path):
+    writer = ClipWriter(tmp_path)
+    for family, success, frames in (
+        ("play", False, 3),
+        ("play", True, 5),
+        ("expert", True, 2),
+        (None, None, 2),
+    ):
+        video = np.zeros((frames, 16, 16, 3), np.uint8)
+        writer.append(Episode(video, np.zeros((frames - 1, 7), np.float32), success=success, family=family))
+    parts = family_contents(ClipFolder(tmp_path))
+    assert parts == [
+        FamilyContents("play", episodes=2, frames=8, judged=2, successes=1, failing_frames=3),
+        FamilyContents("expert", episodes=1, frames=2, judged=1, successes=1, failing_frames=0),
+        FamilyContents("unknown", episodes=1, frames=2, judged=0, successes=0, failing_frames=0),
+    ]
+    every = total_contents(parts)
+    assert (every.episodes, every.frames, every.judged, every.successes) == (4, 12, 3, 2)
+
+
+def test_info_says_what_a_folder_of_clips_holds(folder):
+    result = CliRunner().invoke(app, ["info", str(folder)])
+    assert result.exit_code == 0, result.output
+    episodes = list(ClipFolder(folder))
+    for family in {str(episode.family) for episode in episodes}:
+        assert family in result.output
+    failing = sum(len(episode) for episode in episodes if not episode.success)
+    assert f"{failing / 21:.1%} of 21 frames are of episodes that fail" in result.output

@@ -21,7 +21,7 @@ from stand_ins import assert_same, paint_env, paint_envs
 
 import worldgym
 from worldgym.envs.world import WorldEnv, WorldVectorEnv
-from worldgym.errors import InvalidConfig, MissingExtra
+from worldgym.errors import MissingExtra
 from worldgym.video import read_video
 
 WORLD_ID = "worldgym:WorldGym-Bridge-v0"
@@ -67,14 +67,14 @@ def test_the_ids_have_single_and_vector_entry_points_given_as_strings():
 def test_make_gives_the_declared_metadata_and_horizon(options):
     env = gymnasium.make(WORLD_ID, episode_frames=3, **options)
     assert isinstance(env.unwrapped, WorldEnv)
-    assert env.metadata == {"render_modes": ["rgb_array"], "render_fps": 5.0}
+    assert env.metadata == {"render_modes": ["rgb_array"], "render_fps": 5.0, "judge_delay": 0}
     env.reset(seed=0)
     assert [env.step(env.action_space.sample())[3] for _ in range(3)] == [False, False, True]
 
 
 def test_make_vec_gives_the_native_environment_with_the_same_arguments(options):
     envs = gymnasium.make_vec(WORLD_ID, num_envs=2, max_episode_steps=2, autoreset_mode="SameStep", **options)
-    assert isinstance(envs, WorldVectorEnv)
+    assert isinstance(envs.unwrapped, WorldVectorEnv)
     assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     envs.reset(seed=0)
     assert [envs.step(envs.action_space.sample())[3].tolist() for _ in range(2)] == [[False] * 2, [True] * 2]
@@ -110,13 +110,6 @@ def test_specs_go_through_json_pickle_and_deepcopy(options):
     envs = gymnasium.make_vec(WORLD_ID, num_envs=3, **options)
     assert "chunk_size" not in envs.spec.to_json()
     assert gymnasium.make_vec(envs.spec).num_envs == 3
-
-
-def test_a_judge_is_not_offered_yet(options):
-    for make in (gymnasium.make, gymnasium.make_vec):
-        with pytest.raises(InvalidConfig, match="judge must be None"):
-            make(WORLD_ID, judge="packaged", **options)
-        make(WORLD_ID, judge=None, **options)
 
 
 @pytest.mark.parametrize("make", [gymnasium.make, gymnasium.make_vec])

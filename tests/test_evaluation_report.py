@@ -20,7 +20,7 @@ from worldgym.video import read_video
 
 register()
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-VOID = {"meta", "link", "img", "br", "path", "use"}
+VOID = {"meta", "link", "img", "br", "wbr", "path", "use"}
 
 
 class Page(HTMLParser):

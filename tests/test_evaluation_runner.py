@@ -260,6 +260,18 @@ def test_rejudging_adds_a_judge_and_leaves_the_ranking(tmp_path):
         rejudge(tmp_path, "truth")
 
 
+def test_what_a_judge_left_unscored_is_asked_again_only_on_request(tmp_path):
+    evaluate(config(tmp_path, [Pusher("p", 0.9)]))
+    away = BrightJudge(100, unscored="go 2")
+    assert rejudge(tmp_path, away, report=False).policies[0].unscored == 3
+    back = BrightJudge(100)
+    assert rejudge(tmp_path, back, report=False).policies[0].unscored == 3
+    seen = []
+    summary = rejudge(tmp_path, back, unscored_again=True, report=False, on_progress=seen.append)
+    assert (summary.policies[0].unscored, back.asked) == (0, 3)
+    assert (seen[-1].done, seen[-1].total) == (6, 6)
+
+
 def test_robustness_is_a_paired_table(tmp_path):
     settings = config(tmp_path, [Pusher("p", 0.9)], episode_frames=4, perturbations=["delay:4", "occlusion"])
     table = {entry.condition: entry for entry in evaluate(settings).robustness}

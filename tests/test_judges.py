@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from worldgym.episode import Episode, Outcome, Verdict
-from worldgym.errors import DataError, InvalidConfig, JudgeError
+from worldgym.errors import CheckpointNotFound, DataError, InvalidConfig, JudgeError
 from worldgym.judges import Clip, Judge, Rubric, ask, find_videos, judge_videos, load_judge
 from worldgym.judges.cache import CachedJudge
 from worldgym.judges.function import FunctionJudge
@@ -324,11 +324,25 @@ def test_the_memory_is_bounded_and_pickles_start_empty():
 
 @pytest.mark.parametrize(
     "spec",
-    ["packaged:x", "best", "", 3, {"votes": 2}, {"judge": 3}, "python:json", {"judge": "python:a:b", "x": 1}],
+    [
+        "best",
+        "",
+        3,
+        {"judge": "packaged", "votes": 2},
+        {"votes": 2},
+        {"judge": 3},
+        "python:json",
+        {"judge": "python:a:b", "x": 1},
+    ],
 )
 def test_what_names_no_judge_is_refused(spec):
     with pytest.raises(InvalidConfig):
         load_judge(spec)
+
+
+def test_a_folder_without_a_judge_is_named():
+    with pytest.raises(CheckpointNotFound, match=r"judge\.json.* in nowhere"):
+        load_judge("packaged:nowhere")
 
 
 def test_a_function_is_found_by_name_or_reported_as_missing():

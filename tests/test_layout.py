@@ -15,12 +15,12 @@ import worldgym.wrappers
 
 ROOT = Path(__file__).parents[1]
 LAYERS = [
-    {"errors", "actions", "action_specs", "video", "tasks", "episode"},
+    {"errors", "actions", "action_specs", "video", "tasks", "episode", "fingerprint"},
     {"models", "data"},
     {"judges", "policies"},
     {"envs", "wrappers"},
     {"registration", "evaluation"},
-    {"training", "cli", "cli_fields"},
+    {"training", "cli", "cli_evaluate", "cli_fields", "cli_tables"},
 ]
 FOLDERS = {"worldgym": "worldgym", "envs": "worldgym.envs", "wrappers": "worldgym.wrappers"}
 HEAVY = {"torch", "mujoco", "diffusers", "transformers", "openai", "stable_baselines3", "imageio_ffmpeg"}

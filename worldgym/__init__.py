@@ -16,18 +16,22 @@ __version__ = "0.1.0"
 _HOMES = {
     "ActionSpec": "worldgym.actions",
     "Episode": "worldgym.episode",
+    "EvaluationConfig": "worldgym.evaluation.plan",
     "Outcome": "worldgym.episode",
     "TaskSuite": "worldgym.tasks",
     "Trial": "worldgym.tasks",
     "Verdict": "worldgym.episode",
     "WorldGymError": "worldgym.errors",
     "WorldModel": "worldgym.models.world_model",
+    "evaluate": "worldgym.evaluation.run",
     "load_suite": "worldgym.tasks",
+    "rejudge": "worldgym.evaluation.run",
 }
 
 __all__ = [
     "ActionSpec",
     "Episode",
+    "EvaluationConfig",
     "Outcome",
     "TaskSuite",
     "Trial",
@@ -35,7 +39,9 @@ __all__ = [
     "WorldGymError",
     "WorldModel",
     "__version__",
+    "evaluate",
     "load_suite",
+    "rejudge",
 ]
 
 registration.register_all()

@@ -14,21 +14,24 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from worldgym import __version__
+from worldgym import __version__, cli_evaluate
 from worldgym.cli_fields import command_from_fields
+from worldgym.cli_tables import comparison
 from worldgym.errors import WorldGymError
 from worldgym.registration import WORLD_ID
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 train_app = typer.Typer(
-    no_args_is_help=True, help="Train the codec or the world model; every run can be resumed."
+    no_args_is_help=True,
+    help="Train the codec, the world model, a judge, a policy or an inverse head; every run resumes.",
 )
 app.add_typer(train_app, name="train")
 # No markup: in "pip install 'worldgym[twin]'" rich would take the extra for a style and drop it.
 console = Console(markup=False, highlight=False)
+cli_evaluate.add_commands(app)
 
 
 def main() -> None:
@@ -80,7 +83,9 @@ def rollout(
     plans = action_plan(actions, frames, seed=seed, spec=spec)
     options = {"checkpoint": checkpoint, "device": device, "num_inference_steps": steps}
     kwargs = {key: value for key, value in options.items() if value is not None}
-    written = _play_and_write(env, plans, starts, out, seed=seed, trials=trials, chunk_size=chunk, **kwargs)
+    written = _play_and_write(
+        env, plans, starts, out, seed=seed, trials=trials, chunk_size=chunk, judge=None, **kwargs
+    )
     console.print(f"{len(written)} videos in {out}")
 
 
@@ -150,18 +155,43 @@ def convert(
 
 @app.command()
 def info(
-    checkpoint: Annotated[str, typer.Argument(help="Folder, packaged name or hub id.")] = "packaged",
+    what: Annotated[
+        str, typer.Argument(help="Checkpoint (folder, packaged name or hub id), or a folder of clips.")
+    ] = "packaged",
 ) -> None:
-    """Show what a checkpoint is, without loading its weights."""
+    """Show what a checkpoint is, or what a folder of clips holds; neither weights nor videos are read."""
     from dataclasses import asdict
 
     from worldgym.models.checkpoint import find, packaged_names, read_config
 
-    table = Table(title=f"{checkpoint} ({find(checkpoint).name})", show_header=False)
-    for key, value in asdict(read_config(checkpoint)).items():
+    if Path(what).is_dir() and next(Path(what).rglob("*.npz"), None):
+        _describe_clips(Path(what))
+        return
+    table = Table(title=f"{what} ({find(what).name})", show_header=False)
+    for key, value in asdict(read_config(what)).items():
         table.add_row(key, str(value))
     console.print(table)
     console.print(f"packaged checkpoints: {', '.join(packaged_names()) or 'none'}")
+
+
+def _describe_clips(folder: Path) -> None:
+    """Print who made the clips of a folder, and how often they succeeded."""
+    from worldgym.data.clips import ClipFolder
+    from worldgym.data.contents import family_contents, total_contents
+
+    clips = ClipFolder(folder)
+    parts = family_contents(clips)
+    table = Table("family", "episodes", "share", "successes", title=str(folder))
+    every = total_contents(parts)
+    for part in (*parts, every):
+        rate = f"{part.successes} of {part.judged}" if part.judged else "not known"
+        table.add_row(part.family, str(part.episodes), f"{part.episodes / every.episodes:.1%}", rate)
+    console.print(table)
+    if every.judged == every.episodes:
+        share = every.failing_frames / every.frames
+        console.print(f"{share:.1%} of {every.frames} frames are of episodes that fail")
+    for skipped in clips.skipped:
+        console.print(f"left out {skipped.path}: {skipped.reason}")
 
 
 @app.command()
@@ -176,15 +206,7 @@ def compare(
     if as_json:
         console.print_json(json.dumps(result.to_dict()))
         return
-    table = Table("measure", "value", "interval over tasks", "over policies", title=str(file.name))
-    for name, agreement in result.agreements.items():
-        intervals = [
-            "-" if part.low is None else f"{part.low:.3f} to {part.high:.3f}"
-            for part in (agreement.over_tasks, agreement.over_policies)
-        ]
-        value = f"{agreement.value:.3f}" if agreement.value is not None else f"none: {agreement.reason}"
-        table.add_row(name.replace("_", " "), value, *intervals)
-    console.print(table)
+    console.print(comparison(result, file.name))
     for note in result.notes:
         console.print(f"note: {note}")
 
@@ -195,15 +217,26 @@ def collect(
     episodes: Annotated[int, typer.Option(help="Episodes that the folder shall hold.", min=1)] = 1000,
     seed: Annotated[int, typer.Option(help="Decides every episode, with its index.", min=0)] = 0,
     size: Annotated[tuple[int, int], typer.Option(help="Height and width of the frames.")] = (64, 64),
+    frames: Annotated[int, typer.Option(help="New frames per episode.", min=1)] = 40,
+    task: Annotated[list[str] | None, typer.Option(help="Key of a task; repeat it. All core tasks.")] = None,
+    family: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--family",
+            "--mixture",
+            help="NAME or NAME=WEIGHT of a family of behaviour; repeat it. The usual mixture.",
+        ),
+    ] = None,
     workers: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
 ) -> None:
     """Record episodes of the twin: experts, flawed and aimless behaviour, with the truth about each."""
-    from worldgym.training.collect import CollectConfig
+    from worldgym.training.collect import CollectConfig, parse_mixture
     from worldgym.training.collect import collect as run
 
+    mixture = parse_mixture(family or ())
+    config = CollectConfig(seed=seed, size=size, frames=frames, tasks=tuple(task or ()), mixture=mixture)
     with _progress() as progress:
         show = partial(progress.update, progress.add_task("collect", total=episodes))
-        config = CollectConfig(seed=seed, size=size)
         run(
             out,
             episodes,
@@ -212,6 +245,79 @@ def collect(
             on_episode=lambda n, of: show(completed=n, total=of),
         )
     console.print(f"{episodes} episodes in {out}")
+
+
+@app.command()
+def imagine(
+    clips: Annotated[Path, typer.Argument(help="Folder of recorded clips with their outcome.")],
+    out: Annotated[Path, typer.Argument(help="Folder of imagined clips; one that exists is continued.")],
+    checkpoint: Annotated[str, typer.Option(help="Folder, packaged name or hub id.")] = "packaged",
+    episodes: Annotated[int, typer.Option(help="Episodes, spread over the recorded ones.", min=1)] = 600,
+    seed: Annotated[int, typer.Option(help="Decides the noise of every episode.", min=0)] = 0,
+    batch: Annotated[int, typer.Option(help="Episodes at once.", min=1)] = 16,
+    device: Annotated[str, typer.Option(help="Torch device.")] = "cpu",
+) -> None:
+    """Repeat recorded episodes in a world model, to train and to measure judges on its videos."""
+    from worldgym.training.imagine import imagine as run
+
+    with _progress() as progress:
+        show = partial(progress.update, progress.add_task("imagine", total=episodes))
+        run(
+            clips,
+            out,
+            checkpoint=checkpoint,
+            episodes=episodes,
+            seed=seed,
+            batch_size=batch,
+            device=device,
+            on_episode=lambda n, of: show(completed=n, total=of),
+        )
+    console.print(f"imagined episodes in {out}")
+
+
+@app.command()
+def policies(
+    measure: Annotated[
+        list[str] | None,
+        typer.Option(help="Measure this one in the twin and store the result first; repeat it, or 'all'."),
+    ] = None,
+    per_task: Annotated[int | None, typer.Option(help="Episodes per task; all start scenes.", min=1)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """List the packaged policies with their success in the twin, best first."""
+    from dataclasses import asdict
+
+    from worldgym.policies.packaged import packaged_policies
+
+    if measure:
+        _measure_policies([] if "all" in measure else measure, per_task)
+    if as_json:
+        console.print_json(json.dumps([asdict(policy) for policy in packaged_policies().values()]))
+        return
+    whole = [Column(name, no_wrap=True) for name in ("packaged:", "success", "95% interval", "of")]
+    table = Table(*whole, "what it is", title="success in the twin")
+    for policy in packaged_policies().values():
+        found = policy.measured
+        numbers = ("not measured", "-", "-")
+        if found:
+            numbers = (f"{found.rate:.3f}", f"{found.low:.3f} to {found.high:.3f}", str(found.episodes))
+        table.add_row(policy.name, *numbers, policy.summary)
+    console.print(table)
+
+
+def _measure_policies(names: list[str], per_task: int | None) -> None:
+    """Play policies in the twin and store how often they solved its tasks."""
+    from worldgym.evaluation.ladder import measure_packaged
+
+    with _progress() as progress:
+        bars: dict[str, Any] = {}
+
+        def note(name: str, done: int, of: int) -> None:
+            if name not in bars:
+                bars[name] = progress.add_task(name, total=of)
+            progress.update(bars[name], completed=done)
+
+        measure_packaged(names, per_task=per_task, on_episode=note)
 
 
 @app.command()
@@ -250,7 +356,10 @@ def encode(
 def add_train_commands() -> None:
     """Give ``train`` its verbs; their flags are the fields of the configurations."""
     from worldgym.training.codec import CodecTraining, train_codec
+    from worldgym.training.inverse import InverseTraining, train_inverse
+    from worldgym.training.judge import JudgeTraining, train_judge
     from worldgym.training.loop import LoopConfig
+    from worldgym.training.policy import PolicyTraining, train_policy
     from worldgym.training.world import train_world
     from worldgym.training.world_config import WorldTraining
 
@@ -264,9 +373,43 @@ def add_train_commands() -> None:
         train_world(config, out)
         console.print(f"checkpoint in {out / 'checkpoint'}, curve in {out / 'loss.png'}")
 
-    for function, config in ((codec, CodecTraining), (world, WorldTraining)):
+    def judge(config: JudgeTraining, out: Path) -> None:
+        """Train a judge on clips with their outcome: the twin's, imagined ones, or your own."""
+        folder = train_judge(config, out)
+        console.print(f"judge in {folder}: load it as packaged:{folder}")
+
+    def policy(config: PolicyTraining, out: Path) -> None:
+        """Train a policy by imitation of the twin's expert; what it learns from is collected on the way."""
+        folder = train_policy(config, out)
+        console.print(f"policy in {folder}: load it as packaged:{folder}")
+
+    def inverse(config: InverseTraining, out: Path) -> None:
+        """Train the head that reads actions back from frames, on clips of a world that obeys."""
+        folder = train_inverse(config, out)
+        console.print(f"head in {folder}: use it as ActionConsistency(env, head='{folder}')")
+
+    for function, config in (
+        (codec, CodecTraining),
+        (world, WorldTraining),
+        (judge, JudgeTraining),
+        (policy, PolicyTraining),
+        (inverse, InverseTraining),
+    ):
         command = command_from_fields(function, config, nested=LoopConfig, nested_name="loop")
         train_app.command(function.__name__)(command)
+
+    @train_app.command()
+    def plans(
+        out: Annotated[Path, typer.Option(help="The file to write, .safetensors.")],
+        noise: Annotated[float, typer.Option(help="Deviation of the noise on every action.", min=0)] = 0.0,
+        seed: Annotated[int, typer.Option(min=0)] = 0,
+    ) -> None:
+        """Record what the twin's expert does from the packaged start scenes (no training)."""
+        from worldgym.training.plans import record_plans
+
+        solved: list[bool] = []
+        record_plans(out, noise=noise, seed=seed, on_plan=lambda trial, success: solved.append(success))
+        console.print(f"{len(solved)} plans in {out}, {sum(solved)} of them solve their task")
 
 
 def _progress() -> Progress:

@@ -1,5 +1,7 @@
 """Wrappers around environments.
 
+* ``ActionConsistency``, ``VectorActionConsistency``: end episodes whose frames left the requested actions.
+* ``ManiSkillNames``: for loops written for ManiSkill.
 * ``SB3VecEnv``: for Stable-Baselines3.
 * ``VLMReward``, ``VLMTermination``: reward and termination from a judge, for single environments.
 * ``VectorVLMReward``, ``VectorVLMTermination``: the same for vector environments.
@@ -19,14 +21,26 @@ if __name__ != "worldgym.wrappers":
     )
 
 _HOMES = {
+    "ActionConsistency": "worldgym.wrappers.consistency",
+    "ManiSkillNames": "worldgym.wrappers.maniskill",
     "SB3VecEnv": "worldgym.wrappers.sb3",
     "VLMReward": "worldgym.wrappers.judged",
     "VLMTermination": "worldgym.wrappers.judged",
+    "VectorActionConsistency": "worldgym.wrappers.consistency_vector",
     "VectorVLMReward": "worldgym.wrappers.judged_vector",
     "VectorVLMTermination": "worldgym.wrappers.judged_vector",
 }
 
-__all__ = ["SB3VecEnv", "VLMReward", "VLMTermination", "VectorVLMReward", "VectorVLMTermination"]
+__all__ = [
+    "ActionConsistency",
+    "ManiSkillNames",
+    "SB3VecEnv",
+    "VLMReward",
+    "VLMTermination",
+    "VectorActionConsistency",
+    "VectorVLMReward",
+    "VectorVLMTermination",
+]
 
 
 def __getattr__(name: str) -> Any:

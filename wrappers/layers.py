@@ -5,6 +5,7 @@ What is here:
     * ``find_judge``: the judge of a wrapper, shared with the wrappers inside.
     * ``check_inside``: refuses an order of wrappers in which rewards would be lost.
     * ``layer_with``: the outermost layer that can do something.
+    * ``RowCalls``: hands ``call``, ``get_attr`` and ``set_attr`` on to a vector environment inside.
 """
 
 from __future__ import annotations
@@ -59,6 +60,30 @@ def layer_with(name: str, env: Any) -> Any:
         if hasattr(layer, name):
             return layer
     raise AttributeError(f"{type(env.unwrapped).__name__} has no {name}: its episodes cannot be copied")
+
+
+class RowCalls:
+    """For wrappers of vector environments: Gymnasium's base class hides these three."""
+
+    env: Any
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of every row, or read an attribute.
+
+        Raises:
+            AttributeError: If rows have no such name.
+        """
+        found: tuple[Any, ...] = layer_with("call", self.env).call(name, *args, **kwargs)
+        return found
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Read an attribute of every row."""
+        found: tuple[Any, ...] = layer_with("get_attr", self.env).get_attr(name)
+        return found
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of every row."""
+        layer_with("set_attr", self.env).set_attr(name, values)
 
 
 def _same(one: JudgeSpec, other: JudgeSpec) -> bool:

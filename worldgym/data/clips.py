@@ -116,6 +116,10 @@ class ClipFolder:
         rows: npt.NDArray[np.float32] = self._read_record(self.names[index])["arr_0"]
         return rows
 
+    def record(self, index: int) -> dict[str, Any]:
+        """What the npz of a clip holds, its video unread: ``arr_0`` and the optional keys that it has."""
+        return self._read_record(self.names[index])
+
     def content(self, index: int, start: int, stop: int) -> npt.NDArray[np.uint8]:
         """Frames ``start`` to ``stop`` of a clip, uint8 (stop - start, H, W, 3).
 

@@ -19,6 +19,7 @@ from html import escape
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from worldgym.episode import Outcome, Verdict
@@ -80,7 +81,8 @@ def side_by_side(worlds: Sequence[World], policies: Sequence[str], *, starts: in
         _, task, trial, seed = entry
         title = escape(f"{instruction} — {task}, {trial}, seed {seed}")
         parts.append(
-            f'<div><h3>{title}</h3><button>Play all</button><div class="clips">{"".join(figures)}</div></div>'
+            f'<div class="start"><h3>{title}</h3><button>Play all</button>'
+            f'<div class="clips">{"".join(figures)}</div></div>'
         )
     return "\n".join(parts)
 
@@ -139,11 +141,8 @@ def _clip(episode: StoredEpisode) -> str:
     except RunError as error:
         return paragraph(f"no video: {error}", kind="note")
     stills = np.unique(np.linspace(0, len(frames) - 1, STILLS).round().astype(int))
-    strip = tile(list(resize(frames[stills], _shrunk(frames.shape[1:3], 72))[:, None]), columns=len(stills))[
-        0
-    ]
-    picture = io.BytesIO()
-    Image.fromarray(strip).save(picture, "JPEG", quality=80)
+    small = resize(frames[stills], _shrunk(frames.shape[1:3], 72))[:, None]
+    strip = tile(list(small), columns=len(stills))[0]
     size = _shrunk(frames.shape[1:3], LARGEST_SIDE)
     if size == frames.shape[1:3] and episode.video.stat().st_size <= LARGEST_FILE:
         video = episode.video.read_bytes()
@@ -151,10 +150,9 @@ def _clip(episode: StoredEpisode) -> str:
         with tempfile.TemporaryDirectory() as folder:
             video = write_video(Path(folder, "small.mp4"), resize(frames, size), fps=episode.fps).read_bytes()
     return (
-        '<video muted loop playsinline controls preload="metadata" '
-        f'src="data:video/mp4;base64,{_base64(video)}"></video>'
-        f'<img alt="frames {", ".join(map(str, stills))}" src="data:image/jpeg;base64,'
-        f'{_base64(picture.getvalue())}">'
+        '<video muted loop playsinline tabindex="0" preload="metadata" title="click to play or stop" '
+        f'poster="{_jpeg(resize(frames[:1], size)[0])}" src="data:video/mp4;base64,{_base64(video)}"></video>'
+        f'<img alt="frames {", ".join(map(str, stills))}" src="{_jpeg(strip)}">'
     )
 
 
@@ -163,6 +161,13 @@ def _shrunk(size: tuple[int, ...], largest: int) -> tuple[int, int]:
     factor = min(1.0, largest / max(size))
     height, width = (max(2, round(side * factor / 2) * 2) for side in size)
     return height, width
+
+
+def _jpeg(frame: npt.NDArray[np.uint8]) -> str:
+    """A frame as an address of itself."""
+    picture = io.BytesIO()
+    Image.fromarray(frame).save(picture, "JPEG", quality=80)
+    return f"data:image/jpeg;base64,{_base64(picture.getvalue())}"
 
 
 def _base64(data: bytes) -> str:

@@ -3,7 +3,6 @@
 What is here:
     * ``describe_run``: identity as a dict of JSON values.
     * ``provenance``: versions, machine and command.
-    * ``content_hash``: SHA-256 of a file, or of a folder's files and their names.
 
 How many rows are played at once, where the run is written and how long one waits are no part of the identity.
 """
@@ -18,17 +17,22 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from worldgym.evaluation.plan import EvaluationConfig, Plan, policy_label, policy_source
-from worldgym.evaluation.runner import Runner
+from worldgym.fingerprint import content_hash
+from worldgym.policies.packaged import POLICIES, packaged_policies
 from worldgym.tasks import Trial
+
+if TYPE_CHECKING:
+    from worldgym.evaluation.remote import RayRunner
+    from worldgym.evaluation.runner import Runner
 
 PACKAGES = ("worldgym", "gymnasium", "numpy", "torch", "diffusers", "mujoco", "transformers", "openai")
 
 
 def describe_run(
-    config: EvaluationConfig, plan: Plan, runner: Runner, judges: Sequence[str]
+    config: EvaluationConfig, plan: Plan, runner: Runner | RayRunner, judges: Sequence[str]
 ) -> dict[str, Any]:
     """The identity of a run.
 
@@ -67,18 +71,6 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def content_hash(path: str | Path) -> str:
-    """SHA-256 of a file, or of the names and contents of all files in a folder, in hex."""
-    path, total = Path(path), sha256()
-    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-    for file in files:
-        total.update(file.relative_to(path).as_posix().encode() + b"\0")
-        with open(file, "rb") as content:
-            while block := content.read(1 << 20):
-                total.update(block)
-    return total.hexdigest()
-
-
 def _describe_policy(source: Any) -> dict[str, Any]:
     """A text, with the content of the file or folder it names; for an object what it says of itself."""
     if not isinstance(source, str):
@@ -88,8 +80,17 @@ def _describe_policy(source: Any) -> dict[str, Any]:
         return described if own is None else {**described, "identity": str(own)}
     text = source.partition("?")[0]
     pieces = [text, text.partition(":")[2], text.rpartition(":")[0]]
-    files = [piece for piece in pieces if piece and Path(piece).exists()]
-    return {"source": source, "files": {piece: content_hash(piece) for piece in files}}
+    files = {piece: Path(piece) for piece in pieces if piece and Path(piece).exists()}
+    if text.startswith("packaged:"):
+        files |= _packaged_files(text.removeprefix("packaged:"))
+    return {"source": source, "files": {piece: content_hash(path) for piece, path in files.items()}}
+
+
+def _packaged_files(name: str) -> dict[str, Path]:
+    """The weights of a packaged policy; none for a name that will be refused when it is loaded."""
+    policies = packaged_policies()
+    file = policies[name].file if name in policies else ""
+    return {file: POLICIES / file} if file and (POLICIES / file).exists() else {}
 
 
 def _describe_trial(trial: Trial) -> dict[str, Any]:

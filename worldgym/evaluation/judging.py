@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from worldgym.episode import Verdict
+from worldgym.episode import Outcome, Verdict
 from worldgym.errors import JudgeError, RunError
 from worldgym.evaluation.plan import TRUTH
 from worldgym.evaluation.records import StoredEpisode
@@ -47,13 +47,18 @@ def load_judges(sources: Sequence[JudgeSpec]) -> dict[str, Judge | None]:
 
 
 def judge_pending(
-    store: RunStore, judge: Judge, *, on_verdict: Callable[[int, int], None] = lambda done, total: None
+    store: RunStore,
+    judge: Judge,
+    *,
+    unscored_again: bool = False,
+    on_verdict: Callable[[int, int], None] = lambda done, total: None,
 ) -> int:
     """Judge the stored episodes that have no verdict of this judge yet.
 
     Args:
         store: The run.
         judge: The judge.
+        unscored_again: Ask also about those that it left unscored.
         on_verdict: Called with how many are judged, and of how many.
 
     Returns:
@@ -64,6 +69,8 @@ def judge_pending(
     """
     identity = judge.identity
     known = store.verdicts(identity)
+    if unscored_again:
+        known = {key: said for key, said in known.items() if said.outcome is not Outcome.UNSCORED}
     pending = [episode for episode in store.episodes() if episode.key not in known]
     added = 0
     for first in range(0, len(pending), BATCH):

@@ -2,13 +2,14 @@
 
 What is here:
     * ``page``: sections put into the page.
-    * ``section``, ``table``, ``interval_bar``, ``rate_cell``: the pieces that sections are made of.
+    * ``section``, ``table``, ``breakable``, ``interval_bar``, ``rate_cell``: the pieces of sections.
 
 Everything is inline; the page names no address outside itself.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 
@@ -32,10 +33,10 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .35rem .6rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
 th { font-weight: 600; }
 td.number, th.number { text-align: right; white-space: nowrap; }
-td.name { overflow-wrap: anywhere; min-width: 8rem; }
+td.name { overflow-wrap: break-word; }
 .heat td { text-align: center; min-width: 3.6rem; border: 1px solid var(--paper); }
 .heat td.name { text-align: left; }
-.heat th { overflow-wrap: anywhere; max-width: 9rem; }
+.heat th { overflow-wrap: break-word; max-width: 9rem; }
 .heat thead th { vertical-align: bottom; }
 .bar { position: relative; width: 14rem; height: 1.1rem; margin: .2rem 0; border-left: 1px solid var(--line);
        border-right: 1px solid var(--line);
@@ -46,20 +47,21 @@ td.name { overflow-wrap: anywhere; min-width: 8rem; }
 .clips { display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: .9rem; }
 figure { margin: 0; break-inside: avoid; }
 video { width: 100%; aspect-ratio: 1; object-fit: contain; background: #111; border-radius: 4px;
-        display: block; }
+        display: block; cursor: pointer; }
 figure img { width: 100%; display: block; margin-top: 2px; border-radius: 3px; }
 figcaption { margin-top: .2rem; overflow-wrap: anywhere; }
 .success, .failure, .unscored { font-weight: 600; }
 .success { color: #0b6e4f; } .failure { color: #a4262c; } .unscored { color: #6b5b00; }
 button { font: inherit; font-size: .85rem; padding: .15rem .7rem; border: 1px solid var(--line);
-         border-radius: 4px; background: #f3f6f6; color: var(--ink); cursor: pointer; }
+         border-radius: 4px; background: #f3f6f6; color: var(--ink); cursor: pointer;
+         margin-bottom: .4rem; }
 details { margin: .4rem 0; } summary { cursor: pointer; color: var(--mark); }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .78rem; padding: .6rem;
       background: #f3f6f6; }
 .plot svg { width: 100%; max-width: 34rem; height: auto; }
 @media (max-width: 40rem) {
   body { padding: .8rem; font-size: 15px; }
-  .bar { width: 8rem; }
+  .bar { width: 5.5rem; }
   th, td { padding: .3rem .4rem; }
   .clips { grid-template-columns: repeat(2, 1fr); gap: .6rem; }
   .ranking .optional { display: none; }
@@ -69,11 +71,18 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .78rem; padding
   video, button { display: none; }
   * { -webkit-print-color-adjust: exact; print-color-adjust: exact; }
   .wide { overflow: visible; }
-  .clips { grid-template-columns: repeat(3, 1fr); }
+  .clips { grid-template-columns: repeat(4, 1fr); }
+  h2, h3 { break-after: avoid; }
+  tr, .start { break-inside: avoid; }
 }
 """
 
 _SCRIPT = """
+for (const video of document.querySelectorAll("video")) {
+  const toggle = () => video.paused ? video.play() : video.pause();
+  video.addEventListener("click", toggle);
+  video.addEventListener("keydown", (event) => { if (event.key === "Enter") toggle(); });
+}
 for (const button of document.querySelectorAll("button")) button.addEventListener("click", () => {
   for (const video of button.closest("section, div").querySelectorAll("video")) {
     video.currentTime = 0; video.play();
@@ -114,7 +123,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, kind: str = "")
     """
     classes = [{"#": "number", "?": "number optional"}.get(text[:1], "name") for text in head]
     heads = "".join(
-        f'<th class="{kind_}">{escape(text.lstrip("#?"))}</th>'
+        f'<th class="{kind_}">{breakable(text.lstrip("#?"))}</th>'
         for kind_, text in zip(classes, head, strict=True)
     )
     body = "".join(
@@ -123,6 +132,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, kind: str = "")
     )
     content = f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody>"
     return f'<div class="wide"><table class="{kind}">{content}</table></div>'
+
+
+def breakable(text: str) -> str:
+    """A name that may go on in the next line after a colon, dot, slash, dash or underscore."""
+    return re.sub(r"([:./_-])(?=\w)", r"\1<wbr>", escape(text))
 
 
 def details(title: str, content: str) -> str:

@@ -22,6 +22,7 @@ from worldgym.evaluation.results import PlanEntry
 from worldgym.tasks import TaskSuite, Trial, load_suite
 
 if TYPE_CHECKING:
+    from worldgym.evaluation.remote import RayConfig
     from worldgym.judges.loading import JudgeSpec
     from worldgym.policies.protocol import Policy
 
@@ -55,6 +56,8 @@ class EvaluationConfig:
         num_envs: Episodes played at once; changes no result.
         perturbations: Conditions beside the clean one, see ``perturb``.
         give_up_after: A policy whose episodes failed so many times in a row is left alone.
+        ray: Play on a Ray cluster: ``"local"``, ``"auto"`` or ``"HOST:PORT"``, with options after a question
+            mark, or a ``RayConfig``; None plays here. Changes no result.
         report: Write ``report.html`` at the end.
     """
 
@@ -72,6 +75,7 @@ class EvaluationConfig:
     num_envs: int = 8
     perturbations: Sequence[str | Perturbation | Condition] = ()
     give_up_after: int = 5
+    ray: str | RayConfig | None = None
     report: bool = True
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from worldgym.errors import RunError
 from worldgym.evaluation import gallery
 from worldgym.evaluation.page import (
+    breakable,
     details,
     interval,
     interval_bar,
@@ -79,7 +80,7 @@ def write_report(
     if summary.played:
         clips = gallery.side_by_side(worlds, ranked, starts=starts)
         wrong = gallery.failures(worlds[0], ranked, most=failures)
-        note = "The same start under every policy; starts at which they differ come first."
+        note = "The same start under every policy, first where they differ. A click plays a video."
         sections += [section("Side by side", paragraph(note, kind="soft"), clips), section("Failures", wrong)]
     sections += [_errors(summary), _provenance(summary)]
     return _write(summary.run / REPORT, page(f"WorldGym evaluation: {summary.run.name}", sections))
@@ -128,8 +129,9 @@ def _header(summary: Summary) -> str:
     starts = {(start.task, start.trial) for start in info.starts}
     tasks = {start.task for start in info.starts}
     lines.append(
-        f"{len(info.policies)} policies, {len(tasks)} tasks, {len(starts)} starts, "
-        f"{len(info.identity['seeds'])} seeds, horizon {info.identity['episode_frames']} frames"
+        f"{_count(len(info.policies), 'policy', 'policies')}, {_count(len(tasks), 'task')}, "
+        f"{_count(len(starts), 'start')}, {_count(len(info.identity['seeds']), 'seed')}, "
+        f"horizon {_count(info.identity['episode_frames'], 'frame')}"
     )
     notes = []
     if summary.played < summary.planned:
@@ -142,6 +144,8 @@ def _header(summary: Summary) -> str:
             f"{unscored} episodes have no verdict. They are neither successes nor failures; the bounds say "
             "what they could change."
         )
+        reason, count = next(iter(summary.unscored_reasons.items()))
+        notes.append(f"The most frequent reason ({count} times): {reason}")
     if len(starts) < FEW_STARTS * len(tasks):
         notes.append("Some tasks have a single start: their rates say little about the task.")
     return (
@@ -158,7 +162,7 @@ def _ranking(summary: Summary) -> str:
     compared = summary.statistics.success
     rows = [
         [
-            escape(policy.policy),
+            breakable(policy.policy),
             interval_bar(policy.success),
             percent(policy.success.value),
             escape(compared.letters.get(policy.policy, "")),
@@ -188,8 +192,8 @@ def _ranking(summary: Summary) -> str:
     )
     pairs = [
         [
-            escape(pair.first),
-            escape(pair.second),
+            breakable(pair.first),
+            breakable(pair.second),
             percent(pair.difference.value, sign=True),
             interval(pair.difference, sign=True),
             "–" if pair.adjusted_p_value is None else f"{pair.adjusted_p_value:.3g}",
@@ -198,7 +202,7 @@ def _ranking(summary: Summary) -> str:
         for pair in compared.pairs
     ]
     heads = ["policy", "against", "#difference", "#95 % interval", "#corrected p", "test"]
-    all_pairs = details(f"All {len(pairs)} comparisons", table(heads, pairs)) if pairs else ""
+    all_pairs = details(_count(len(pairs), "comparison"), table(heads, pairs)) if pairs else ""
     return section("Ranking", table(head, rows, kind="ranking"), paragraph(explained, kind="soft"), all_pairs)
 
 
@@ -209,7 +213,7 @@ def _tasks(summary: Summary) -> str:
     policies = [policy.policy for policy in summary.policies]
     rows = []
     for task in dict.fromkeys(start.task for start in summary.info.starts):
-        row = [escape(task)]
+        row = [breakable(task)]
         for policy in policies:
             cell = cells[policy, task]
             scored = cell.successes + cell.failures
@@ -227,7 +231,7 @@ def _robustness(summary: Summary) -> str:
     by_key = {(entry.policy, entry.condition): entry for entry in summary.robustness}
     rows = []
     for policy in dict.fromkeys(entry.policy for entry in summary.robustness):
-        row = [escape(policy)]
+        row = [breakable(policy)]
         for condition in conditions:
             entry = by_key.get((policy, condition))
             if entry is None:
@@ -289,7 +293,9 @@ def _judges(summary: Summary) -> str:
         if entry.quality is not None:
             both = (entry.quality.true_positive_rate, entry.quality.false_positive_rate)
             rates = [f"{percent(rate.value)}<br><small>{interval(rate)}</small>" for rate in both]
-        rows.append([escape(entry.first), escape(entry.second), kappa, bounds, str(entry.kappa.n), *rates])
+        rows.append(
+            [breakable(entry.first), breakable(entry.second), kappa, bounds, str(entry.kappa.n), *rates]
+        )
     head = [
         "judge",
         "against",
@@ -318,7 +324,12 @@ def _errors(summary: Summary) -> str:
             details(f"{title}: {failure.error[:200]}", preformatted(failure.traceback or failure.error))
         )
     note = "These raised; nothing else was lost. The same command tries them again."
-    return section(f"{len(parts)} errors", paragraph(note, kind="soft"), *parts)
+    return section(_count(len(parts), "error"), paragraph(note, kind="soft"), *parts)
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    """A number of things in words."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def _provenance(summary: Summary) -> str:

@@ -9,7 +9,8 @@ What is here:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from worldgym.errors import InvalidConfig
 from worldgym.evaluation.identity import describe_run, provenance
 from worldgym.evaluation.judging import judge_pending, load_judges
-from worldgym.evaluation.plan import EpisodeKey, EvaluationConfig, build_plan, policy_label
+from worldgym.evaluation.plan import EpisodeKey, EvaluationConfig, Plan, build_plan, policy_label
 from worldgym.evaluation.records import RunInfo
 from worldgym.evaluation.runner import Failure, Runner, attempt, close_policy
 from worldgym.evaluation.store import RunStore
@@ -25,7 +26,9 @@ from worldgym.evaluation.summary import Summary, summarise
 
 if TYPE_CHECKING:
     from worldgym.evaluation.plan import PolicySource
+    from worldgym.evaluation.remote import RayRunner
     from worldgym.judges.loading import JudgeSpec
+    from worldgym.judges.protocol import Judge
 
 
 @dataclass(frozen=True)
@@ -86,11 +89,11 @@ def evaluate(config: EvaluationConfig, *, on_progress: OnProgress = lambda progr
         InvalidConfig: If an option cannot work.
         TrialError: If the trials cannot be used.
         RunError: If the folder cannot be used, or holds another run.
+        MissingExtra: If ``config.ray`` is given and ray is not installed.
         KeyboardInterrupt: As it came; all finished episodes are stored.
     """
-    judges = load_judges(config.judge_sources)
     plan = build_plan(config)
-    with Runner(config, plan) as runner:
+    with _open(config, plan) as (judges, runner):
         identity = describe_run(config, plan, runner, list(judges))
         info = RunInfo(identity, provenance(), config.labels, plan.starts, tuple(judges))
         with RunStore(config.out, create=True) as store:
@@ -103,10 +106,27 @@ def evaluate(config: EvaluationConfig, *, on_progress: OnProgress = lambda progr
     return _write(config.out, report=config.report)
 
 
+@contextmanager
+def _open(
+    config: EvaluationConfig, plan: Plan
+) -> Iterator[tuple[Mapping[str, Judge | None], Runner | RayRunner]]:
+    """The judges and what plays: in this process, or on a cluster."""
+    if config.ray is not None:
+        from worldgym.evaluation.remote import RayRunner
+
+        with RayRunner(config, plan) as remote:
+            yield remote.judges, remote
+        return
+    judges = load_judges(config.judge_sources)
+    with Runner(config, plan) as runner:
+        yield judges, runner
+
+
 def rejudge(
     run: str | Path,
     judge: JudgeSpec,
     *,
+    unscored_again: bool = False,
     report: bool = True,
     on_progress: OnProgress = lambda progress: None,
 ) -> Summary:
@@ -115,6 +135,8 @@ def rejudge(
     Args:
         run: The run folder.
         judge: What ``load_judge`` takes.
+        unscored_again: Ask also about episodes that this judge has left unscored, for instance because its
+            server was away.
         report: Write ``report.html`` anew.
         on_progress: Called after every batch of verdicts.
 
@@ -134,12 +156,14 @@ def rejudge(
     with RunStore(run) as store:
         store.info()
         store.add_judge(identity)
-        _judge_all(store, loaded, on_progress)
+        _judge_all(store, loaded, on_progress, unscored_again=unscored_again)
     _write(run, report=report)
     return summarise(run, judge=identity)
 
 
-def _play_all(config: EvaluationConfig, runner: Runner, store: RunStore, on_progress: OnProgress) -> None:
+def _play_all(
+    config: EvaluationConfig, runner: Runner | RayRunner, store: RunStore, on_progress: OnProgress
+) -> None:
     total = len(config.labels) * len(runner.plan.starts)
     clock = _Clock("play", total, len(store.finished()), on_progress)
     for source in config.policies:
@@ -147,7 +171,11 @@ def _play_all(config: EvaluationConfig, runner: Runner, store: RunStore, on_prog
 
 
 def _play_policy(
-    config: EvaluationConfig, source: PolicySource, runner: Runner, store: RunStore, clock: _Clock
+    config: EvaluationConfig,
+    source: PolicySource,
+    runner: Runner | RayRunner,
+    store: RunStore,
+    clock: _Clock,
 ) -> None:
     """Play what is missing of one policy; leave it after too many failures in a row."""
     label = policy_label(source)
@@ -183,17 +211,16 @@ def _play_policy(
         attempt(lambda: close_policy(policy))
 
 
-def _judge_all(store: RunStore, judge: Any, on_progress: OnProgress) -> None:
+def _judge_all(store: RunStore, judge: Any, on_progress: OnProgress, *, unscored_again: bool = False) -> None:
     identity = judge.identity
     total = len(store.finished())
     clock = _Clock("judge", total, len(store.verdicts(identity)), on_progress)
-    before = clock.done
 
-    def tell(done: int, _: int) -> None:
-        clock.done = before + done
+    def tell(done: int, pending: int) -> None:
+        clock.done = total - pending + done
         clock.tell(identity)
 
-    judge_pending(store, judge, on_verdict=tell)
+    judge_pending(store, judge, unscored_again=unscored_again, on_verdict=tell)
 
 
 def _write(run: str | Path, *, report: bool) -> Summary:

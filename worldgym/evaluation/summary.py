@@ -11,6 +11,7 @@ played is missing; both are counted and shown in the bounds.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -80,6 +81,7 @@ class Summary:
         statistics: Of the clean condition; None while no episode of it has been played.
         robustness: Per policy and condition, if there are perturbations.
         agreement: Between the judges, and with the truth.
+        unscored_reasons: Why episodes have no verdict, in the judge's words, and how many; most first.
         failures: What failed and has not been made good.
         comparison: Against reference results, if some were given.
     """
@@ -92,6 +94,7 @@ class Summary:
     statistics: Statistics | None
     robustness: tuple[Robustness, ...]
     agreement: tuple[JudgeAgreement, ...]
+    unscored_reasons: Mapping[str, int]
     failures: tuple[StoredFailure, ...]
     comparison: Comparison | None
 
@@ -113,6 +116,7 @@ class Summary:
             "statistics": None if self.statistics is None else self.statistics.to_dict(),
             "robustness": [asdict(entry) for entry in self.robustness],
             "agreement": [asdict(entry) for entry in self.agreement],
+            "unscored_reasons": dict(self.unscored_reasons),
             "failures": [asdict(entry) for entry in self.failures],
             "comparison": None if self.comparison is None else self.comparison.to_dict(),
         }
@@ -157,6 +161,7 @@ def summarise(run: str | Path, *, judge: str | None = None, reference: str | Pat
         statistics=statistics,
         robustness=_robustness(results, info),
         agreement=_agreement(episodes, verdicts),
+        unscored_reasons=_unscored_reasons(episodes, verdicts[judge], judge),
         failures=failures,
         comparison=comparison,
     )
@@ -178,6 +183,20 @@ def episode_results(
         for episode in episodes
         if episode.key.condition == condition
     ]
+
+
+def _unscored_reasons(
+    episodes: Sequence[StoredEpisode], verdicts: Mapping[EpisodeKey, Verdict], judge: str
+) -> dict[str, int]:
+    silence = "the world does not know what is a success" if judge == TRUTH else "it was not judged"
+    reasons: Counter[str] = Counter()
+    for episode in episodes:
+        verdict = verdicts.get(episode.key)
+        if verdict is None:
+            reasons[silence] += 1
+        elif verdict.outcome is Outcome.UNSCORED:
+            reasons[verdict.reason or "the judge gave no reason"] += 1
+    return dict(reasons.most_common())
 
 
 def _robustness(results: Mapping[str, Sequence[EpisodeResult]], info: RunInfo) -> tuple[Robustness, ...]:

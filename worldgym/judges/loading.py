@@ -16,6 +16,7 @@ JudgeSpec = str | Mapping[str, Any] | Judge | Callable[[Clip], Any]
 """What ``load_judge`` takes. The first two can be written as JSON."""
 
 _FORMS = (
+    '"packaged", "packaged:FOLDER" (a judge that you trained), '
     '"chat:MODEL" (OpenAI), "chat:MODEL@URL" (any server that speaks its protocol), "local:FOLDER_OR_ID" '
     '(transformers), "python:MODULE:FUNCTION", {"judge": one of these, more options}, a function of a clip, '
     "or an object with `identity` and `judge(clips)`"
@@ -27,6 +28,8 @@ def load_judge(spec: JudgeSpec, *, cache_folder: str | Path | None = None) -> Ju
 
     | ``spec`` | judge |
     |---|---|
+    | ``"packaged"`` | the small network that comes with the package, for the twin's tasks |
+    | ``"packaged:FOLDER"`` | one of its kind from ``worldgym train judge`` |
     | ``"chat:MODEL"`` | OpenAI's API, key in ``OPENAI_API_KEY`` |
     | ``"chat:MODEL@URL"`` | an OpenAI-compatible server; its key, if any, in ``WORLDGYM_JUDGE_API_KEY`` |
     | ``"local:FOLDER_OR_ID"`` | a transformers model in this process |
@@ -78,6 +81,12 @@ def _build(spec: JudgeSpec) -> Judge:
 
 def _named(name: str, options: dict[str, Any]) -> Judge:
     kind, _, rest = name.partition(":")
+    if kind == "packaged":
+        if options:
+            raise InvalidConfig(f"the packaged judge has no options, got {sorted(options)}")
+        from worldgym.judges.packaged import PackagedJudge
+
+        return PackagedJudge(rest or None)
     if not rest:
         raise InvalidConfig(f"a judge must be {_FORMS}; got {name!r}")
     if kind == "chat":

@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from worldgym.errors import CheckpointError, CheckpointNotFound, InvalidConfig
+from worldgym.fingerprint import content_hash
 from worldgym.models.codec import load_codec
 from worldgym.models.dit import WorldTransformer
 from worldgym.models.world_model import WorldModel, WorldModelConfig
@@ -89,6 +90,31 @@ def read_config(name: str | Path, **overrides: Any) -> WorldModelConfig:
         InvalidConfig: If an override is unknown or does not fit.
     """
     return _parse_config(find(name), overrides)[0]
+
+
+def fingerprint(name: str | Path) -> dict[str, str]:
+    """What a checkpoint holds, as one hash per part: ``world_model.json``, ``transformer``, ``codec``.
+
+    Args:
+        name: As for ``find``.
+
+    Returns:
+        Sixteen hex digits by part. A codec of a hub is named instead.
+
+    Raises:
+        CheckpointNotFound: If there is no such checkpoint.
+        CheckpointError: If a file is missing or cannot be read.
+    """
+    folder = find(name)
+    source = _parse_config(folder, {})[1]
+    parts = {part: folder / part for part in (CONFIG_FILE, "transformer")}
+    outside = Path(source.name, source.subfolder or "")
+    codec = folder / source.name if (folder / source.name).is_dir() else outside
+    try:
+        hashes = {part: content_hash(path)[:16] for part, path in parts.items()}
+        return hashes | {"codec": content_hash(codec)[:16] if codec.is_dir() else str(outside)}
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be read: {error}") from error
 
 
 def load(name: str | Path, *, device: str = "cpu", dtype: str | None = None, **overrides: Any) -> WorldModel:

@@ -133,8 +133,10 @@ def _behind(ring: Ring, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 def _keep(ring: Ring, k: Tensor, v: Tensor) -> None:
     """Write the first frames of this pass into their ring slots for good."""
     keys, values, write, _ = ring
-    rows = torch.arange(len(k), device=k.device)[:, None]
     count = write.shape[1]
+    if not count:  # so in most passes
+        return
+    rows = torch.arange(len(k), device=k.device)[:, None]
     keys[rows, :, write] = k[:, :, :count].transpose(1, 2).to(keys)
     values[rows, :, write] = v[:, :, :count].transpose(1, 2).to(values)
 
@@ -150,10 +152,10 @@ class DiTBlock(nn.Module):
         self.ffwd = nn.Sequential(RowLinear(dim, hidden), TanhGelu(), RowLinear(hidden, dim))
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), RowLinear(dim, 6 * dim))
 
-    def forward(self, x: Tensor, condition: Tensor, *attention_args: object) -> Tensor:
-        """(B,T,N,D) and the condition (B,T,D) to (B,T,N,D)."""
-        modulation = self.adaLN_modulation(condition)[:, :, None].chunk(6, dim=-1)  # six (B,T,1,D)
-        shift1, scale1, gate1, shift2, scale2, gate2 = modulation
+    def forward(self, x: Tensor, modulation: Tensor, *attention_args: object) -> Tensor:
+        """(B,T,N,D) and what ``adaLN_modulation`` makes of the condition (B,T,6D) to (B,T,N,D)."""
+        six = modulation[:, :, None].chunk(6, dim=-1)  # six (B,T,1,D)
+        shift1, scale1, gate1, shift2, scale2, gate2 = six
         x = x + gate1 * self.attn(self.norm(x) * (1 + scale1) + shift1, *attention_args)
         return x + gate2 * self.ffwd(self.norm(x) * (1 + scale2) + shift2)
 
@@ -176,9 +178,9 @@ class FinalLayer(nn.Module):
         self.linear = RowLinear(dim, values)
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), RowLinear(dim, 2 * dim))
 
-    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        """(B,T,N,D) to (B,T,N,values)."""
-        shift, scale = self.adaLN_modulation(condition)[:, :, None].chunk(2, dim=-1)
+    def forward(self, x: Tensor, modulation: Tensor) -> Tensor:
+        """(B,T,N,D) and the modulation (B,T,2D) to (B,T,N,values)."""
+        shift, scale = modulation[:, :, None].chunk(2, dim=-1)
         return self.linear(self.norm(x) * (1 + scale) + shift)
 
 
@@ -259,24 +261,41 @@ class WorldTransformer(ModelMixin, ConfigMixin):
         Returns:
             Network output (B,T,C_out,h,w).
         """
-        height, width = (side // self.config.patch_size for side in x.shape[-2:])
-        tokens = self._patchify(x)  # (B,T,N,D)
-        dtype = tokens.dtype
+        return self.run(x, self.modulations(level, actions), positions=positions, view=view)
+
+    def modulations(self, level: Tensor, actions: Tensor) -> list[Tensor]:
+        """What levels (B,T) and actions (B,T,A) do to the blocks, whatever the latents are.
+
+        A third of the weights is read here, so it pays to ask once for several passes.
+
+        Returns:
+            Per block, in the order they run, (B,T,6D), and (B,T,2D) for the final layer.
+        """
+        dtype = self.x_proj.weight.dtype
         condition = self.timestep_mlp(level_embedding(level).to(dtype)) + self.action_embedder(
             actions.to(dtype)
         )
+        blocks: Any = [block for layer in self.blocks for block in layer.children()]
+        return [part.adaLN_modulation(condition) for part in (*blocks, self.final_layer)]
+
+    def run(
+        self, x: Tensor, modulations: list[Tensor], *, positions: Tensor, view: Tensor | CacheView
+    ) -> Tensor:
+        """``forward`` with levels and actions already turned into ``modulations``."""
+        height, width = (side // self.config.patch_size for side in x.shape[-2:])
+        tokens = self._patchify(x)  # (B,T,N,D)
         spatial = self._spatial_rotary(height, width, x.device)
         head_dim = self.config.dim // self.config.heads
         temporal = rotary_angles(positions, standard_frequencies(head_dim // 2).to(positions.device))
         layer: Any  # what a ModuleList holds is a Tensor to type checkers
         for index, layer in enumerate(self.blocks):
-            tokens = layer.s_block(tokens, condition, spatial)
+            tokens = layer.s_block(tokens, modulations[2 * index], spatial)
             if isinstance(view, CacheView):
-                ring = view.cache.layer(index, view.write)
-                tokens = layer.t_block(tokens, condition, temporal, view.mask, ring)
+                mask, ring = view.mask, view.cache.layer(index, view.write)
             else:
-                tokens = layer.t_block(tokens, condition, temporal, view, None)
-        return self._unpatchify(self.final_layer(tokens, condition), height, width)  # (B,T,C_out,h,w)
+                mask, ring = view, None
+            tokens = layer.t_block(tokens, modulations[2 * index + 1], temporal, mask, ring)
+        return self._unpatchify(self.final_layer(tokens, modulations[-1]), height, width)  # (B,T,C_out,h,w)
 
     def _patchify(self, x: Tensor) -> Tensor:
         """(B,T,C,h,w) to tokens (B,T,N,D): the stride-p convolution written as a row-wise product."""

@@ -40,8 +40,8 @@ def stable_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def stable_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     """Attention whose result for one row of the batch does not depend on the batch.
 
-    On a CPU, outside training, rows are computed one after the other: the fused kernel's last bits depend
-    on which thread gets which row.
+    On a CPU, outside training, rows are computed one after the other: a kernel's last bits depend on how
+    many rows there are and on which thread gets which.
 
     Args:
         q: (B, ..., Tq, d).
@@ -49,16 +49,18 @@ def stable_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None
         v: (B, ..., Tk, d).
         mask: bool (B or 1, 1, Tq, Tk), or None.
     """
-    if q.device.type == "cpu" and torch.is_grad_enabled() and k.shape[-2] <= SHORT:
-        return _written_out(q, k, v, mask)
+    attend = _written_out if q.device.type == "cpu" and k.shape[-2] <= SHORT else _fused
     if q.device.type != "cpu" or torch.is_grad_enabled() or len(q) == 1:
-        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return attend(q, k, v, mask)
     masks = [None] * len(q) if mask is None else mask.expand(len(q), *mask.shape[1:]).split(1)
-    rows = zip(q.split(1), k.split(1), v.split(1), masks, strict=True)
-    return torch.cat([functional.scaled_dot_product_attention(*row[:3], attn_mask=row[3]) for row in rows])
+    return torch.cat([attend(*row) for row in zip(q.split(1), k.split(1), v.split(1), masks, strict=True)])
 
 
-SHORT = 64  # keys up to which attention written out trains faster on a CPU than the fused kernel
+SHORT = 64  # keys up to which attention written out is faster on a CPU than the fused kernel
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
 def _written_out(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

@@ -16,7 +16,8 @@ Every row's future is a function of its own history, actions, seed and frame ind
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -28,6 +29,23 @@ from worldgym.models.config import WorldModelConfig
 from worldgym.models.diffusion import Process, denoise, denoising_plan, sampling_levels
 from worldgym.models.dit import CacheView, KeyValueCache, WorldTransformer
 from worldgym.models.state import Pass, WorldState, frame_noise, pass_mask, ring_mask
+
+
+@dataclass(frozen=True)
+class PlannedPass:
+    """What a pass does to every row alike.
+
+    Attributes:
+        part: Which of the pending frame (0) and the new ones (1 to K) it runs over.
+        level: Their levels before it, negative for clean.
+        target: Their levels after it.
+        commit: How many of the leading ones are clean and enter the ring.
+    """
+
+    part: slice
+    level: list[float]
+    target: list[float]
+    commit: int
 
 
 class Sampler:
@@ -75,36 +93,66 @@ class Sampler:
     def generate(self, state: WorldState, actions: Tensor) -> Tensor:
         """Denoise K frames after each row's newest one, then append them to the state."""
         count = actions.shape[1]
-        delay = (
-            len(self.levels) - 1 if self.config.residual else 1
-        )  # a residual needs its finished predecessor
-        plan = [[-1.0, *row] for row in denoising_plan(self.levels, count, delay)]
+        plan = self._plan(count)
         frames = torch.cat((self._recent(state, 1), self._noise(state, count)), dim=1)  # (B,K+1,C,h,w)
         conditions = self._conditions(state, actions)  # (B,K+1,A)
         if self.config.context == "window":
             self._refill(state, count)
-        committed = 0
-        for now, after in pairwise(plan):
-            started = sum(
-                level != self.levels[0] or following != level
-                for level, following in zip(now, after, strict=True)
-            )
-            clean = sum(level < 0 for level in now)
-            part = slice(committed, started)
-            noisy = frames[:, part]
+        modulations = self._modulations(plan, conditions)
+        for step, modulation in zip(plan, modulations, strict=True):
             run = Pass(
-                latents=noisy,
-                previous=self._predecessors(state, frames, part),
-                level=now[part],
-                actions=conditions[:, part],
-                first=state.newest + committed,
-                oldest=self._oldest(state, part, count),
-                commit=clean - committed,
+                latents=frames[:, step.part],
+                previous=self._predecessors(state, frames, step.part),
+                level=step.level,
+                actions=conditions[:, step.part],
+                first=state.newest + step.part.start,
+                oldest=self._oldest(state, step.part, count),
+                commit=step.commit,
+                modulations=modulation,
             )
-            frames[:, part] = self._denoised(state, run, after[part])
-            committed = 0 if self.config.context == "uncached" else clean
+            frames[:, step.part] = self._denoised(state, run, step.target)
         self._append(state, frames[:, 1:], conditions)
         return frames[:, 1:]
+
+    def _plan(self, count: int) -> list[PlannedPass]:
+        """The passes that denoise ``count`` frames; frame 0 is the pending one."""
+        # a residual needs its finished predecessor
+        delay = len(self.levels) - 1 if self.config.residual else 1
+        levels = [[-1.0, *row] for row in denoising_plan(self.levels, count, delay)]
+        passes, committed = [], 0
+        for now, after in pairwise(levels):
+            changed = zip(now, after, strict=True)
+            started = sum(level != self.levels[0] or target != level for level, target in changed)
+            clean = sum(level < 0 for level in now)
+            part = slice(committed, started)
+            passes.append(PlannedPass(part, now[part], after[part], clean - committed))
+            committed = 0 if self.config.context == "uncached" else clean
+        return passes
+
+    def _modulations(self, plan: list[PlannedPass], conditions: Tensor) -> Iterator[list[Tensor] | None]:
+        """What levels and actions do to the network in each pass, all computed at once.
+
+        They do not depend on the latents, and a third of the weights is read for them.
+        """
+        if self.config.context == "uncached":  # the yardstick saves nothing
+            return iter([None] * len(plan))
+        level = [value for step in plan for value in step.level]
+        actions = torch.cat([conditions[:, step.part] for step in plan], dim=1)
+        every = self._modulate(level, actions)
+        sizes = [len(step.level) for step in plan]
+        return (list(parts) for parts in zip(*(part.split(sizes, dim=1) for part in every), strict=True))
+
+    def _modulate(self, level: list[float], actions: Tensor) -> list[Tensor]:
+        """``WorldTransformer.modulations`` at levels (F,), negative for clean, and actions (B,F,A).
+
+        With guidance each row is followed by its null branch.
+        """
+        rows, frames = actions.shape[:2]
+        label = [self.config.context_level if value < 0 else value for value in level]
+        embedded = self.process.embedded(torch.tensor(label, device=self.device))  # (F,)
+        if self.config.branches == 2:
+            actions = torch.stack((actions, self._null(rows, frames)), dim=1).flatten(0, 1)
+        return self.transformer.modulations(embedded.expand(len(actions), -1), actions)
 
     def _denoised(self, state: WorldState, run: Pass, target: list[float]) -> Tensor:
         """The frames of a pass at their next levels."""
@@ -135,29 +183,22 @@ class Sampler:
 
     def _network(self, run: Pass, positions: Tensor, view: CacheView | Tensor) -> Tensor:
         """The network's output (B,F,C,h,w) with guidance, in float32."""
-        rows, frames = run.latents.shape[:2]
-        context = self.config.context_level
-        label = torch.tensor([[context if level < 0 else level for level in run.level]], device=self.device)
         clean = torch.tensor([[level < 0 for level in run.level]], device=self.device)[..., None, None, None]
-        alpha, _ = self.process.coefficients(torch.tensor(context, device=self.device))
+        alpha, _ = self.process.coefficients(torch.tensor(self.config.context_level, device=self.device))
         x = torch.where(clean, alpha * run.latents, run.latents)
         if self.config.residual:
             x = torch.cat((x, run.previous), dim=2)
-        level = self.process.embedded(label).expand(rows, -1)
+        modulations = run.modulations or self._modulate(run.level, run.actions)
         scale, branches = self.config.guidance_scale, self.config.branches
-        actions = run.actions[:, None]
-        if branches == 2:
-            actions = torch.cat((actions, self._null(rows, frames)[:, None]), dim=1)
-        output = self.transformer(
+        output = self.transformer.run(
             x.repeat_interleave(branches, 0),
-            level.repeat_interleave(branches, 0),
-            actions.flatten(0, 1),
+            modulations,
             positions=positions.repeat_interleave(branches, 0),
             view=view,
         ).float()
         if branches == 1:
             return output
-        conditional, null = output.unflatten(0, (rows, 2)).unbind(1)
+        conditional, null = output.unflatten(0, (-1, 2)).unbind(1)
         return (1 - scale) * null + scale * conditional
 
     def _uncached(self, state: WorldState, run: Pass) -> Tensor:

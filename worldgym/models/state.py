@@ -101,6 +101,7 @@ class Pass:
         first: int64 (B,), frame index of the first one.
         oldest: int64 (B,F), oldest frame that each frame may attend to.
         commit: How many of the leading frames are clean and enter the ring.
+        modulations: ``WorldTransformer.modulations`` of levels and actions where it is known already.
     """
 
     latents: Tensor
@@ -110,6 +111,7 @@ class Pass:
     first: npt.NDArray[np.int64]
     oldest: npt.NDArray[np.int64]
     commit: int
+    modulations: list[Tensor] | None = None
 
 
 def frame_noise(seed: int, frame: int, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:

@@ -1,6 +1,7 @@
 """``load_policy``: a policy from one line of text.
 
     random   still
+    packaged:NAME                   one of ``worldgym.policies.packaged``
     sb3:PATH                        a saved Stable-Baselines3 model
     openpi:ws://HOST:PORT           a policy server (openpi's, or ``worldgym.policies.serve``)
     lerobot:PATH                    a LeRobot checkpoint
@@ -29,7 +30,7 @@ from worldgym.policies.images import ImageForm
 from worldgym.policies.protocol import Policy
 from worldgym.policies.statistics import Statistics
 
-SCHEMES = ("sb3", "openpi", "lerobot", "openvla", "simpler")
+SCHEMES = ("sb3", "openpi", "lerobot", "openvla", "simpler", "packaged")
 
 
 def load_policy(spec: str, *, target: str | ActionSpec | None = ENV_SPEC, **options: Any) -> Policy:
@@ -73,6 +74,10 @@ def _build(scheme: str, rest: str, text: str, options: dict[str, Any]) -> Policy
         return (random_policy if text == "random" else still_policy)(**options)
     if scheme in SCHEMES and not rest:
         raise InvalidConfig(f"{text!r} lacks what to load: {scheme}:...")
+    if scheme == "packaged":
+        from worldgym.policies.packaged import load_packaged
+
+        return load_packaged(rest, **options)
     if scheme == "sb3":
         from worldgym.policies.sb3 import SB3Policy
 

@@ -3,6 +3,7 @@
 What is here:
     * ``collect``: writes any number of episodes, over several processes, and goes on where it was stopped.
     * ``episode_plan``: what episode i of a collection is: a function of (seed, i) alone.
+    * ``parse_mixture``: a mixture of families from texts such as ``"play=2"``.
 
 Beside the keys of ``worldgym.data.clips`` each npz holds in ``metadata`` where gripper and objects are in
 every frame (``worldgym.envs.twin_episode.Facts``). ``collection.json`` says what is collected, so that no
@@ -13,6 +14,7 @@ smears objects of a few pixels.
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
@@ -58,7 +60,7 @@ class CollectConfig:
         for key in self.tasks:
             get_task(key)
         for name, weight in self.mixture.items():
-            if name not in FAMILIES or not weight > 0:
+            if name not in FAMILIES or not 0 < weight < math.inf:
                 raise InvalidConfig(
                     f"a mixture gives positive weights to {sorted(FAMILIES)}, got {name!r}: {weight!r}"
                 )
@@ -139,6 +141,25 @@ def episode_plan(config: CollectConfig, index: int) -> tuple[str, str, int]:
     weights = np.array(list(mixture.values()))
     family = list(mixture)[int(rng.choice(len(mixture), p=weights / weights.sum()))]
     return tasks[int(rng.integers(len(tasks)))], family, int(rng.integers(2**62))
+
+
+def parse_mixture(entries: Sequence[str]) -> dict[str, float]:
+    """A mixture from ``NAME`` (weight 1) or ``NAME=WEIGHT`` texts; no text gives the usual mixture, ``{}``.
+
+    Raises:
+        InvalidConfig: If a weight is no number, or a family is named twice. The rest is checked by
+            ``CollectConfig``.
+    """
+    mixture: dict[str, float] = {}
+    for entry in entries:
+        name, equals, weight = entry.partition("=")
+        if name in mixture:
+            raise InvalidConfig(f"the family {name!r} is given twice: give each family once")
+        try:
+            mixture[name] = float(weight) if equals else 1.0
+        except ValueError:
+            raise InvalidConfig(f"expected NAME or NAME=WEIGHT, for example play=2, got {entry!r}") from None
+    return mixture
 
 
 def episode_name(index: int) -> str:
