@@ -1,9 +1,14 @@
 """Collecting episodes of the twin: their truth, resuming, choosing, the same result whoever writes them."""
 
 import json
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -80,6 +85,28 @@ def test_a_stopped_collection_goes_on_where_it_was(folder, tmp_path):
     assert calls[-1] == (3, 3)
     assert kept.stat().st_mtime_ns == before
     same(ClipFolder(folder), ClipFolder(part))
+
+
+def test_a_killed_collection_leaves_no_worker_behind(tmp_path):
+    command = [
+        Path(sys.executable).with_name("worldgym"),
+        "collect",
+        str(tmp_path / "clips"),
+        "--workers",
+        "2",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    parent = psutil.Process(process.pid)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("clips/*.npz")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    workers = parent.children()
+    assert len(workers) >= 2
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(workers, timeout=30)
+    assert not alive
+    assert len(ClipFolder(tmp_path / "clips")) >= 1
 
 
 def test_a_folder_is_not_continued_with_something_else(folder, tmp_path):

@@ -17,6 +17,7 @@ import json
 import math
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -116,7 +117,8 @@ def collect(
             report(done, episodes)
         return out
     # spawned, not forked: a forked OpenGL context is broken
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_end_with_the_parent)
     try:
         for future in as_completed([pool.submit(_write, str(out), batch, config) for batch in batches]):
             done += future.result()
@@ -128,6 +130,18 @@ def collect(
     finally:
         pool.shutdown(cancel_futures=True)
     return out
+
+
+def _end_with_the_parent() -> None:
+    """End this worker when the process that started it is killed: the pool would wait for ever."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def episode_plan(config: CollectConfig, index: int) -> tuple[str, str, int]:
