@@ -328,9 +328,11 @@ def serve(
 ) -> None:
     """Serve a policy with openpi's websocket protocol."""
     from worldgym.policies import load_policy
-    from worldgym.policies.serve import serve as run
+    from worldgym.policies.serve import PolicyServer
 
-    run(load_policy(policy, target=None), host=host, port=port)
+    server = PolicyServer(load_policy(policy, target=None), host=host, port=port)
+    typer.echo(f"{policy} at {server.url}, health at http://{host}:{port}/healthz; Ctrl-C stops")
+    server.serve_forever()
 
 
 @app.command()
