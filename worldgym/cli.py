@@ -331,7 +331,7 @@ def serve(
     from worldgym.policies.serve import PolicyServer
 
     server = PolicyServer(load_policy(policy, target=None), host=host, port=port)
-    typer.echo(f"{policy} at {server.url}, health at http://{host}:{port}/healthz; Ctrl-C stops")
+    console.print(f"{policy} at {server.url}, health at http://{host}:{port}/healthz; Ctrl-C stops", soft_wrap=True)
     server.serve_forever()
 
 
