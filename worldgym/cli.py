@@ -249,7 +249,7 @@ def collect(
 
 @app.command()
 def imagine(
-    clips: Annotated[Path, typer.Argument(help="Folder of recorded clips with their outcome.")],
+    clips: Annotated[Path, typer.Argument(help="Folder of recorded clips with their outcome, or encoded.")],
     out: Annotated[Path, typer.Argument(help="Folder of imagined clips; one that exists is continued.")],
     checkpoint: Annotated[str, typer.Option(help="Folder, packaged name or hub id.")] = "packaged",
     episodes: Annotated[int, typer.Option(help="Episodes, spread over the recorded ones.", min=1)] = 600,
@@ -257,9 +257,11 @@ def imagine(
     batch: Annotated[int, typer.Option(help="Episodes at once.", min=1)] = 16,
     device: Annotated[str, typer.Option(help="Torch device.")] = "cpu",
 ) -> None:
-    """Repeat recorded episodes in a world model, to train and to measure judges on its videos."""
-    from worldgym.training.imagine import imagine as run
+    """Repeat recorded episodes in a world model: videos to train judges on, or latents to train worlds on."""
+    from worldgym.training.imagine import imagine as of_videos
+    from worldgym.training.imagine import imagine_encoded
 
+    run = imagine_encoded if (clips / "clips.json").is_file() else of_videos
     with _progress() as progress:
         show = partial(progress.update, progress.add_task("imagine", total=episodes))
         run(
@@ -331,7 +333,9 @@ def serve(
     from worldgym.policies.serve import PolicyServer
 
     server = PolicyServer(load_policy(policy, target=None), host=host, port=port)
-    console.print(f"{policy} at {server.url}, health at http://{host}:{port}/healthz; Ctrl-C stops", soft_wrap=True)
+    console.print(
+        f"{policy} at {server.url}, health at http://{host}:{port}/healthz; Ctrl-C stops", soft_wrap=True
+    )
     server.serve_forever()
 
 
