@@ -514,7 +514,10 @@ def test_a_world_model_learns_from_what_another_one_imagined(
         LatentWindows(encoded, range(6), n_frames=4, stride=1, action_offset=1, imagined=short)
 
 
-def test_imagining_latents_goes_on_where_it_was_killed(encoded: EncodedClips, tmp_path: Path):
+def test_imagining_latents_goes_on_where_it_was_killed(codec_folder: Path, tmp_path: Path):
+    ball_clips(tmp_path / "clips" / "long", clips=2)
+    ball_clips(tmp_path / "clips" / "short", clips=2, frames=6)
+    encoded = encode_clips(tmp_path / "clips", str(codec_folder), tmp_path / "encoded")
     train_world(WorldTraining(data=str(encoded.path), loop=FAST, **SMALL), tmp_path / "run")
     options = {"checkpoint": str(tmp_path / "run" / "checkpoint"), "episodes": 4, "batch_size": 1}
 
@@ -529,6 +532,8 @@ def test_imagining_latents_goes_on_where_it_was_killed(encoded: EncodedClips, tm
     parts = imagine_encoded(encoded.path, tmp_path / "parts", **options)
     whole = imagine_encoded(encoded.path, tmp_path / "whole", **(options | {"batch_size": 4}))
     np.testing.assert_array_equal(parts.latents, whole.latents)
+    assert whole.lengths.tolist() == [9, 9, 6, 6]
+    assert np.isfinite(whole.latents).all()
     with pytest.raises(DataError, match="choose another folder"):
         imagine_encoded(encoded.path, tmp_path / "parts", **(options | {"episodes": 2}))
 

@@ -128,7 +128,7 @@ def imagine_encoded(
         The imagined latents, under the names of the clips. What is in ``out`` already is kept.
 
     Raises:
-        DataError: If the folder holds no encoded clips, they are of another codec, or they differ in length.
+        DataError: If the folder holds no encoded clips, or clips of another codec.
         CheckpointError: If the checkpoint cannot be used.
     """
     recorded, out = EncodedClips(clips), Path(out)
@@ -136,37 +136,33 @@ def imagine_encoded(
     if recorded.extra.get("fingerprint") != fingerprint(model.codec):
         raise DataError(f"{clips} was encoded with another codec than that of {checkpoint}")
     numbers = np.linspace(0, len(recorded) - 1, min(episodes, len(recorded))).round().astype(int)
-    lengths = {int(recorded.lengths[number]) for number in numbers}
-    if len(lengths) > 1:
-        raise DataError(f"clips that are imagined together must have one length, got {sorted(lengths)}")
-    length = lengths.pop()
-    stored = _unfinished(out, (len(numbers) * length, *recorded.latents.shape[1:]))
-    latents = stored.reshape(len(numbers), length, *stored.shape[1:])
+    begin = np.concatenate([[0], np.cumsum(recorded.lengths[numbers])])
+    latents = _unfinished(out, (int(begin[-1]), *recorded.latents.shape[1:]))
     for first in range(0, len(numbers), batch_size):
-        rows = slice(first, min(first + batch_size, len(numbers)))
-        if np.isnan(latents[rows]).any():
-            chosen = numbers[rows]
-            latents[rows] = _rolled_out(model, recorded, chosen, length, [seed + int(n) for n in chosen])
-            stored.flush()
+        last = min(first + batch_size, len(numbers))
+        frames = slice(begin[first], begin[last])
+        if np.isnan(latents[frames]).any():
+            latents[frames] = _rolled_out(model, recorded, numbers[first:last], seed)
+            latents.flush()
         if on_episode is not None:
-            on_episode(rows.stop, len(numbers))
+            on_episode(last, len(numbers))
     _finish(out, recorded, numbers, {"world": str(checkpoint), "seed": seed})
     return EncodedClips(out)
 
 
 def _rolled_out(
-    model: WorldModel,
-    recorded: EncodedClips,
-    numbers: npt.NDArray[np.int64],
-    length: int,
-    seeds: list[int],
+    model: WorldModel, recorded: EncodedClips, numbers: npt.NDArray[np.int64], seed: int
 ) -> npt.NDArray[np.float16]:
-    """Latents (B, T, C, h, w); the first frame is the recorded one."""
+    """Latents (N, C, h, w) of clips, one after the other; the first frame of each is the recorded one."""
+    lengths = recorded.lengths[numbers]
     starts = np.stack([recorded.content(number, 0, 1) for number in numbers])
-    actions = np.stack([recorded.rows(number)[: length - 1] for number in numbers])
-    state = model.start_from_latents(torch.from_numpy(starts).float(), seeds)
-    new = [model.step(state, actions[:, k : k + 1]).cpu().numpy() for k in range(length - 1)]
-    return np.concatenate([starts, *new], axis=1).astype(np.float16)
+    actions = np.zeros((len(numbers), lengths.max(), model.action_dim), np.float32)
+    for row, number in enumerate(numbers):
+        actions[row, : lengths[row]] = recorded.rows(number)
+    state = model.start_from_latents(torch.from_numpy(starts).float(), [seed + int(n) for n in numbers])
+    new = [model.step(state, actions[:, k : k + 1]).cpu().numpy() for k in range(lengths.max() - 1)]
+    videos = np.concatenate([starts, *new], axis=1).astype(np.float16)
+    return np.concatenate([video[:length] for video, length in zip(videos, lengths, strict=True)])
 
 
 def _unfinished(out: Path, shape: tuple[int, ...]) -> np.memmap[Any, np.dtype[np.float16]]:
