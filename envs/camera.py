@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ from worldgym.envs.scene import mujoco
 Vector = npt.NDArray[np.float64]
 CAMERA = "shoulder"
 _MOST_GEOMS = 400
+_DRAWING = threading.Lock()
+"""Held while a context is used. Mesa's software driver looks into the other contexts of the process, which
+crashes it about once in a million frames if they are being drawn in at that moment."""
 
 
 class Renderer:
@@ -49,11 +53,13 @@ class Renderer:
 
     def frame(self, physics: Physics) -> npt.NDArray[np.uint8]:
         """The picture, uint8 (H, W, 3), a fresh array."""
-        return self._draw(physics, samples=4)
+        with _DRAWING:
+            return self._draw(physics, samples=4)
 
     def object_pixels(self, physics: Physics) -> dict[str, npt.NDArray[np.bool_]]:
         """Which pixels show each object, bool (H, W) by name."""
-        labels = self._draw(physics, samples=0).astype(np.int64)
+        with _DRAWING:
+            labels = self._draw(physics, samples=0).astype(np.int64)
         numbers = labels[..., 0] + labels[..., 1] * 256 + labels[..., 2] * 65536 - 1
         geoms = np.full(_MOST_GEOMS + 1, -1)
         for index in range(self._geoms.ngeom):
@@ -66,12 +72,13 @@ class Renderer:
 
     def close(self) -> None:
         """Give the OpenGL context back; call it in the thread that drew."""
-        for context in self._contexts.values():
-            context.free()
-        self._contexts.clear()
-        if self._gl is not None:
-            self._gl.free()
-            self._gl = None
+        with _DRAWING:
+            for context in self._contexts.values():
+                context.free()
+            self._contexts.clear()
+            if self._gl is not None:
+                self._gl.free()
+                self._gl = None
 
     def _draw(self, physics: Physics, *, samples: int) -> npt.NDArray[np.uint8]:
         """One pass, with that many samples a pixel; none draws the numbers of geoms as colours."""
