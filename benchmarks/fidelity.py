@@ -1,6 +1,6 @@
 """How true a world model is to the twin, when both play the same actions from the same start.
 
-    worldgym collect held --episodes 260 --seed 101
+    worldgym collect held --episodes 200 --seed 1
     python benchmarks/fidelity.py held --out fidelity
 
 On held-out episodes of all families of behaviour, at frames 1, 10, 20 and 40: pictures (PSNR, SSIM, a
