@@ -23,7 +23,6 @@ from worldgym.training.batches import LatentWindows
 from worldgym.training.codec import CodecTraining, train_codec
 from worldgym.training.emphasis import object_emphasis
 from worldgym.training.encode import encode_clips
-from worldgym.training.imagine import imagine_encoded
 from worldgym.training.log import read_log
 from worldgym.training.loop import Draw, LoopConfig, Run, batch_indices, batch_sampler, train
 from worldgym.training.objective import draw_noise, pixel_weight, world_loss
@@ -331,7 +330,9 @@ def test_context_frames_are_given_as_the_sampler_gives_them(batch):
 @pytest.mark.parametrize("objective", ["v", "flow"])
 @pytest.mark.parametrize("residual", [False, True])
 def test_every_form_has_a_finite_loss_with_gradients(batch, objective: str, residual: bool):
-    config = WorldTraining(data="", objective=objective, residual=residual, window=3)
+    config = WorldTraining(
+        data="", objective=objective, residual=residual, own_context=float(residual), window=3
+    )
     network = network_for(config)
     noised = draw_noise(batch, torch.Generator().manual_seed(0), config)
     value = world_loss(network, batch, noised, config=config, mask=banded_mask(4, 3))
@@ -340,33 +341,20 @@ def test_every_form_has_a_finite_loss_with_gradients(batch, objective: str, resi
     assert network.final_layer.linear.weight.grad.abs().sum() > 0
 
 
-def test_imagined_windows_show_what_was_imagined_and_ask_for_the_truth_of_the_rest(batch):
-    imagined = batch._replace(imagined=batch.clean + 1, imagined_previous=batch.previous + 1)
-    config = WorldTraining(
-        data="",
-        imagined="",
-        imagined_share=0.5,
-        context_share=0.5,
-        corruption=0.0,
-        moving_weight=0.0,
-        noise_share=0.0,
-    )
-    noised = draw_noise(imagined, torch.Generator().manual_seed(0), config)
-    rows = (noised.previous == batch.previous + 1).all((1, 2, 3, 4))
-    assert 0 < rows.sum() < 6
-    assert torch.equal(noised.previous[~rows], batch.previous[~rows])
-    context = ~noised.asked
-    assert context[rows].any()
-    assert not context[~rows].any(), "what was recorded counts everywhere"
-    torch.testing.assert_close(noised.noisy[context], 0.95 * (batch.clean[context] + 1))
-    assert (noised.level[rows] == torch.where(context[rows], 0.05, 1.0)).all(), "the rest begins as noise"
+def test_own_context_shows_the_networks_own_prediction_and_asks_for_the_truth(batch):
+    config = WorldTraining(data="", own_context=1.0, corruption=0.0, moving_weight=0.0)
+    noised = draw_noise(batch, torch.Generator().manual_seed(0), config)
+    given = []
 
-    class Truth(nn.Module):
+    class Shift(nn.Module):
         def forward(self, x, level, actions, *, positions, view):
-            return torch.where(context[..., None, None, None], 99.0, batch.clean - x[:, :, 4:])
+            given.append(x[:, :, 4:])
+            return torch.ones_like(x[:, :, :4])
 
-    value = world_loss(Truth(), imagined, noised, config=config, mask=banded_mask(4, 3))
-    assert value == pytest.approx(0, abs=1e-9)
+    world_loss(Shift(), batch, noised, config=config, mask=banded_mask(4, 3))
+    assert torch.equal(given[0], batch.previous)
+    assert torch.equal(given[1][:, 0], batch.previous[:, 0])
+    assert torch.equal(given[1][:, 1:], batch.previous[:, :-1] + 1)
 
 
 def test_what_moves_weighs_more_and_the_mean_weight_is_one(batch):
@@ -376,7 +364,7 @@ def test_what_moves_weighs_more_and_the_mean_weight_is_one(batch):
     ordered = weight.flatten()[moved.flatten().argsort()]
     assert (ordered.diff() >= 0).all()
     assert ordered[-1] > 1 > ordered[0]
-    assert (pixel_weight(batch, moving=0.0, objects=0.0) == 1).all()
+    assert pixel_weight(batch, moving=0.0, objects=0.0) is None
 
 
 def test_a_moving_object_weighs_more_than_one_at_rest_and_an_unseen_one_nothing(tmp_path):
@@ -405,8 +393,7 @@ def test_a_moving_object_weighs_more_than_one_at_rest_and_an_unseen_one_nothing(
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("action_dropout", 2.0), ("n_frames", 1), ("corruption", -1.0), ("imagined_share", 1.5)],
+    ("name", "value"), [("action_dropout", 2.0), ("n_frames", 1), ("corruption", -1.0), ("own_context", 1.5)]
 )
 def test_impossible_training_options_are_refused(name: str, value: float):
     with pytest.raises(InvalidConfig, match=name):
@@ -435,7 +422,7 @@ def test_a_codec_refuses_frames_that_do_not_divide(clips: Path, tmp_path: Path):
 
 def test_a_world_model_learns_and_its_checkpoint_loads(clips: Path, encoded: EncodedClips, tmp_path: Path):
     loop = replace(FAST, steps=120, batch_size=8, learning_rate=3e-3, validate_every=60)
-    config = WorldTraining(data=str(encoded.path), loop=loop, **SMALL)
+    config = WorldTraining(data=str(encoded.path), own_context=0.2, loop=loop, **SMALL)
     model = train_world(config, tmp_path / "run")
     losses = [line["validation_loss"] for line in read_log(tmp_path / "run") if "validation_loss" in line]
     assert losses[-1] < losses[0]
@@ -474,74 +461,11 @@ def test_training_can_start_from_other_weights(clips: Path, encoded: EncodedClip
         train_world(replace(world, initial=str(folder), **{"layers": 2}), tmp_path / "world3")
 
 
-def test_a_world_model_learns_from_what_another_one_imagined(
-    encoded: EncodedClips, codec_folder: Path, tmp_path: Path
-):
-    config = WorldTraining(data=str(encoded.path), loop=FAST, **SMALL)
-    model = train_world(config, tmp_path / "first")
-    first = str(tmp_path / "first" / "checkpoint")
-    done: list[tuple[int, int]] = []
-    options = {"checkpoint": first, "episodes": 3, "on_episode": lambda n, of: done.append((n, of))}
-    imagined = imagine_encoded(encoded.path, tmp_path / "imagined", batch_size=2, **options)
-    assert done == [(2, 3), (3, 3)]
-    assert imagined.names == [encoded.names[number] for number in (0, 2, 5)]
-    number = encoded.names.index(imagined.names[1])
-    truth = encoded.content(number, 0, 9)
-    state = model.start_from_latents(torch.from_numpy(truth[None, :1]).float(), [number])
-    expected = [model.step(state, encoded.rows(number)[None, k : k + 1])[0] for k in range(8)]
-    np.testing.assert_allclose(
-        imagined.content(1, 0, 9),
-        np.concatenate([truth[:1], *(part.numpy() for part in expected)]),
-        atol=0.01,
-    )
-    assert not np.array_equal(imagined.content(1, 1, 9), truth[1:])
-
-    windows = LatentWindows(encoded, range(6), n_frames=4, stride=1, action_offset=1, imagined=imagined)
-    batch = windows.batch(np.arange(len(windows)))
-    differs = (batch.imagined != batch.clean).any(-1).any(-1).any(-1).any(-1)
-    assert 0 < differs.sum() < len(windows), "three of the clips were imagined"
-
-    tuned = replace(config, initial=first, imagined=str(imagined.path), imagined_share=1.0)
-    weights = {
-        share: train_world(replace(tuned, imagined_share=share), tmp_path / str(share)).transformer
-        for share in (0.0, 1.0)
-    }
-    pairs = zip(weights[0.0].parameters(), weights[1.0].parameters(), strict=True)
-    assert any(not torch.equal(*pair) for pair in pairs)
-    short = EncodedClips(imagined.path)
-    short.lengths = short.lengths - 1
-    with pytest.raises(DataError, match="imagine those clips again"):
-        LatentWindows(encoded, range(6), n_frames=4, stride=1, action_offset=1, imagined=short)
-
-
-def test_imagining_latents_goes_on_where_it_was_killed(codec_folder: Path, tmp_path: Path):
-    ball_clips(tmp_path / "clips" / "long", clips=2)
-    ball_clips(tmp_path / "clips" / "short", clips=2, frames=6)
-    encoded = encode_clips(tmp_path / "clips", str(codec_folder), tmp_path / "encoded")
-    train_world(WorldTraining(data=str(encoded.path), loop=FAST, **SMALL), tmp_path / "run")
-    options = {"checkpoint": str(tmp_path / "run" / "checkpoint"), "episodes": 4, "batch_size": 1}
-
-    def stop(done: int, of: int) -> None:
-        if done == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        imagine_encoded(encoded.path, tmp_path / "parts", **options, on_episode=stop)
-    with pytest.raises(DataError, match="no complete folder"):
-        EncodedClips(tmp_path / "parts")
-    parts = imagine_encoded(encoded.path, tmp_path / "parts", **options)
-    whole = imagine_encoded(encoded.path, tmp_path / "whole", **(options | {"batch_size": 4}))
-    np.testing.assert_array_equal(parts.latents, whole.latents)
-    assert whole.lengths.tolist() == [9, 9, 6, 6]
-    assert np.isfinite(whole.latents).all()
-    with pytest.raises(DataError, match="choose another folder"):
-        imagine_encoded(encoded.path, tmp_path / "parts", **(options | {"episodes": 2}))
-
-
 def test_a_resumed_world_model_equals_one_trained_in_one_go(encoded: EncodedClips, tmp_path: Path):
     config = WorldTraining(
         data=str(encoded.path),
         action_dropout=0.3,
+        own_context=0.5,
         loop=replace(FAST, decay_steps=1),
         **SMALL,
     )
@@ -648,7 +572,7 @@ def test_two_processes_train_one_model(encoded: EncodedClips, tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the compiler itself warns while it works
 def test_a_compiled_step_computes_what_an_eager_one_does(encoded: EncodedClips, tmp_path: Path):
-    config = WorldTraining(data=str(encoded.path), loop=FAST, **SMALL)
+    config = WorldTraining(data=str(encoded.path), own_context=0.5, loop=FAST, **SMALL)
     train_world(config, tmp_path / "eager")
     train_world(replace(config, loop=replace(FAST, compile=True)), tmp_path / "compiled")
     eager, compiled = (torch.load(tmp_path / name / "state.pt")["average"] for name in ("eager", "compiled"))

@@ -249,7 +249,7 @@ def collect(
 
 @app.command()
 def imagine(
-    clips: Annotated[Path, typer.Argument(help="Folder of recorded clips with their outcome, or encoded.")],
+    clips: Annotated[Path, typer.Argument(help="Folder of recorded clips with their outcome.")],
     out: Annotated[Path, typer.Argument(help="Folder of imagined clips; one that exists is continued.")],
     checkpoint: Annotated[str, typer.Option(help="Folder, packaged name or hub id.")] = "packaged",
     episodes: Annotated[int, typer.Option(help="Episodes, spread over the recorded ones.", min=1)] = 600,
@@ -257,11 +257,9 @@ def imagine(
     batch: Annotated[int, typer.Option(help="Episodes at once.", min=1)] = 16,
     device: Annotated[str, typer.Option(help="Torch device.")] = "cpu",
 ) -> None:
-    """Repeat recorded episodes in a world model: videos to train judges on, or latents to train worlds on."""
-    from worldgym.training.imagine import imagine as of_videos
-    from worldgym.training.imagine import imagine_encoded
+    """Repeat recorded episodes in a world model, to train and to measure judges on its videos."""
+    from worldgym.training.imagine import imagine as run
 
-    run = imagine_encoded if (clips / "clips.json").is_file() else of_videos
     with _progress() as progress:
         show = partial(progress.update, progress.add_task("imagine", total=episodes))
         run(

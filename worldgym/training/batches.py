@@ -25,16 +25,12 @@ class Batch(NamedTuple):
         previous: Latents of the frame before each; the first frame of a clip is its own predecessor.
         actions: float32 (B,T,A), what each frame is conditioned on.
         emphasis: float32 (B,T,1,h,w), how much each latent pixel shows of an object.
-        imagined: ``clean`` as a world model imagined it; the truth where none has.
-        imagined_previous: ``previous``, likewise.
     """
 
     clean: Tensor
     previous: Tensor
     actions: Tensor
     emphasis: Tensor
-    imagined: Tensor
-    imagined_previous: Tensor
 
     def to(self, device: torch.device) -> Batch:
         """The same on a device."""
@@ -50,29 +46,20 @@ class LatentWindows:
         n_frames: Frames per window, T.
         stride: Frames between the beginnings of windows of one clip.
         action_offset: 1 to condition a frame on the action that caused it, 0 on the one recorded with it.
-        imagined: Some of the clips, under their names, as a world model imagined them.
 
     Attributes:
         skipped: Clips that could not be encoded or are too short, and why.
 
     Raises:
-        DataError: If no window is long enough, or an imagined clip does not fit the clip of its name.
+        DataError: If no window is long enough.
     """
 
     def __init__(
-        self,
-        clips: EncodedClips,
-        chosen: Sequence[int],
-        *,
-        n_frames: int,
-        stride: int,
-        action_offset: int,
-        imagined: EncodedClips | None = None,
+        self, clips: EncodedClips, chosen: Sequence[int], *, n_frames: int, stride: int, action_offset: int
     ) -> None:
         self.clips, self.chosen = clips, tuple(chosen)
         self.n_frames, self.action_offset = n_frames, action_offset
         self._emphasis = object_emphasis(clips)
-        self._imagined = clips.latents if imagined is None else _imagined_latents(clips, imagined)
         self.skipped = Windows(clips, n_frames, stride=stride).skipped
         begin = np.concatenate([[0], np.cumsum(clips.lengths)])
         positions = [np.arange(0, clips.lengths[clip] - n_frames + 1, stride) for clip in chosen]
@@ -99,28 +86,4 @@ class LatentWindows:
             rows[at_start, 0] = 0  # nothing caused the first frame
         actions = rows[:, :-1] if self.action_offset else rows[:, 1:]
         emphasis = torch.from_numpy(self._emphasis[index[:, 1:]]).float()
-        imagined = torch.from_numpy(self._imagined[index]).float()
-        return Batch(
-            latents[:, 1:],
-            latents[:, :-1],
-            torch.from_numpy(actions),
-            emphasis,
-            imagined[:, 1:],
-            imagined[:, :-1],
-        )
-
-
-def _imagined_latents(clips: EncodedClips, imagined: EncodedClips) -> npt.NDArray[np.float16]:
-    """The latents of all clips, some of them replaced by what was imagined of them."""
-    latents = np.array(clips.latents)
-    begin = dict(zip(clips.names, np.cumsum(clips.lengths) - clips.lengths, strict=True))
-    length = dict(zip(clips.names, clips.lengths, strict=True))
-    for number, name in enumerate(imagined.names):
-        count = int(imagined.lengths[number])
-        if length.get(name) != count:
-            raise DataError(
-                f"{imagined.path} imagines {name} in {count} frames, {clips.path} has "
-                f"{length.get(name, 'no')} frames of it: imagine those clips again"
-            )
-        latents[begin[name] : begin[name] + count] = imagined.content(number, 0, count)
-    return latents
+        return Batch(latents[:, 1:], latents[:, :-1], torch.from_numpy(actions), emphasis)

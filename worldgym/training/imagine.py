@@ -1,17 +1,14 @@
-"""Episodes once more, imagined by a world model.
+"""Episodes of the twin once more, imagined by a world model: videos of it whose outcome is known.
 
 What is here:
-    * ``imagine``: start frames and actions of recorded episodes, rolled out in a checkpoint, as videos.
-    * ``imagine_encoded``: the same of encoded clips, as latents.
+    * ``imagine``: start frames and actions of recorded episodes, rolled out in a checkpoint.
 
 Each imagined clip keeps the truth of the episode that it repeats: the same actions from the same start have
-that outcome, and a model that shows another one is wrong. Judges are trained and measured on such videos;
-world models learn from such latents to find back to the truth (``WorldTraining.imagined``).
+that outcome, and a model that shows another one is wrong. Judges are trained and measured on such clips.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,11 +21,9 @@ import torch
 
 from worldgym.actions import convert
 from worldgym.data.clips import ClipFolder, ClipWriter
-from worldgym.data.encoded import EncodedClips
 from worldgym.episode import Episode
 from worldgym.errors import DataError, InvalidConfig
 from worldgym.models.world_model import WorldModel
-from worldgym.training.encode import fingerprint
 from worldgym.video import resize
 
 
@@ -109,88 +104,3 @@ def replay(model: WorldModel, episodes: list[Episode], *, seeds: list[int]) -> n
             latents = model.step(state, actions[:, step : step + 1])
             frames.append(model.decode(latents).cpu().numpy())
     return np.concatenate(frames, axis=1)
-
-
-def imagine_encoded(
-    clips: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    *,
-    checkpoint: str = "packaged",
-    episodes: int = 600,
-    seed: int = 0,
-    batch_size: int = 16,
-    device: str = "cpu",
-    on_episode: Callable[[int, int], None] | None = None,
-) -> EncodedClips:
-    """Repeat encoded clips in a world model that has their codec; arguments as for ``imagine``.
-
-    Returns:
-        The imagined latents, under the names of the clips. What is in ``out`` already is kept.
-
-    Raises:
-        DataError: If the folder holds no encoded clips, or clips of another codec.
-        CheckpointError: If the checkpoint cannot be used.
-    """
-    recorded, out = EncodedClips(clips), Path(out)
-    model = WorldModel.from_pretrained(checkpoint, device=device)
-    if recorded.extra.get("fingerprint") != fingerprint(model.codec):
-        raise DataError(f"{clips} was encoded with another codec than that of {checkpoint}")
-    numbers = np.linspace(0, len(recorded) - 1, min(episodes, len(recorded))).round().astype(int)
-    begin = np.concatenate([[0], np.cumsum(recorded.lengths[numbers])])
-    latents = _unfinished(out, (int(begin[-1]), *recorded.latents.shape[1:]))
-    for first in range(0, len(numbers), batch_size):
-        last = min(first + batch_size, len(numbers))
-        frames = slice(begin[first], begin[last])
-        if np.isnan(latents[frames]).any():
-            latents[frames] = _rolled_out(model, recorded, numbers[first:last], seed)
-            latents.flush()
-        if on_episode is not None:
-            on_episode(last, len(numbers))
-    _finish(out, recorded, numbers, {"world": str(checkpoint), "seed": seed})
-    return EncodedClips(out)
-
-
-def _rolled_out(
-    model: WorldModel, recorded: EncodedClips, numbers: npt.NDArray[np.int64], seed: int
-) -> npt.NDArray[np.float16]:
-    """Latents (N, C, h, w) of clips, one after the other; the first frame of each is the recorded one."""
-    lengths = recorded.lengths[numbers]
-    starts = np.stack([recorded.content(number, 0, 1) for number in numbers])
-    actions = np.zeros((len(numbers), lengths.max(), model.action_dim), np.float32)
-    for row, number in enumerate(numbers):
-        actions[row, : lengths[row]] = recorded.rows(number)
-    state = model.start_from_latents(torch.from_numpy(starts).float(), [seed + int(n) for n in numbers])
-    new = [model.step(state, actions[:, k : k + 1]).cpu().numpy() for k in range(lengths.max() - 1)]
-    videos = np.concatenate([starts, *new], axis=1).astype(np.float16)
-    return np.concatenate([video[:length] for video, length in zip(videos, lengths, strict=True)])
-
-
-def _unfinished(out: Path, shape: tuple[int, ...]) -> np.memmap[Any, np.dtype[np.float16]]:
-    """The latents in a folder, NaN where nothing was imagined yet."""
-    out.mkdir(parents=True, exist_ok=True)
-    file = out / "latents.npy"
-    if file.exists():
-        stored = np.lib.format.open_memmap(file, mode="r+")
-        if stored.shape != shape:
-            raise DataError(
-                f"{out} holds latents {stored.shape}, these would be {shape}: choose another folder"
-            )
-    else:
-        begun = file.with_suffix(".begun")
-        stored = np.lib.format.open_memmap(begun, mode="w+", dtype=np.float16, shape=shape)
-        stored[:] = np.nan
-        stored.flush()
-        begun.replace(file)
-    return stored
-
-
-def _finish(out: Path, recorded: EncodedClips, numbers: npt.NDArray[np.int64], made: dict[str, Any]) -> None:
-    """Write what makes latents a folder of encoded clips; the index comes last."""
-    np.save(out / "actions.npy", np.concatenate([recorded.rows(number) for number in numbers]))
-    index = json.loads((recorded.path / "clips.json").read_text(encoding="utf-8"))
-    for key in ("names", "lengths", "records"):
-        index[key] = [index[key][number] for number in numbers]
-    index["extra"] |= made
-    partial = out / "clips.json.begun"
-    partial.write_text(json.dumps(index), encoding="utf-8")
-    partial.replace(out / "clips.json")

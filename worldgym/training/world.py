@@ -145,9 +145,8 @@ def _windows(config: WorldTraining, run: Path) -> tuple[EncodedClips, LatentWind
         other = _encoded(config, config.validation, run / "encoded_validation")
         held = set(range(len(other)))
     rest = [clip for clip in range(len(clips)) if config.validation or clip not in held]
-    options: dict[str, Any] = {"n_frames": config.n_frames, "action_offset": config.action_offset}
-    imagined = None if config.imagined is None else EncodedClips(config.imagined)
-    training = LatentWindows(clips, rest, stride=config.stride, imagined=imagined, **options)
+    options = {"n_frames": config.n_frames, "action_offset": config.action_offset}
+    training = LatentWindows(clips, rest, stride=config.stride, **options)
     validation = LatentWindows(other, sorted(held), stride=config.n_frames, **options)
     for entry in (*training.skipped, *(validation.skipped if config.validation else ())):
         logger.warning("left out: %s", entry.reason)

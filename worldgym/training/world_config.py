@@ -45,9 +45,7 @@ class WorldTraining:
             then be told from past and action alone.
         context_share: Share of frames that training gives as the sampler gives its context.
         corruption: Largest standard deviation of the noise on the previous frame's latents (residual).
-        imagined: What ``worldgym imagine`` made of the encoded ``data``, or of a part of it; None: nothing.
-        imagined_share: Share of windows whose past is the imagined one, where there is one: the network then
-            learns to lead its own rollouts back to the truth.
+        own_context: Share of steps in which the previous frame's latents are the network's own prediction.
         moving_weight: Weight added, before normalisation, where latents differ from the previous frame's.
         object_weight: Weight added where a moving object is (a quarter of it where one rests), for clips that
             say where their objects are.
@@ -83,8 +81,7 @@ class WorldTraining:
     noise_share: float = 0.0
     context_share: float = 0.2
     corruption: float = 0.08
-    imagined: str | None = None
-    imagined_share: float = 0.5
+    own_context: float = 0.0
     moving_weight: float = 4.0
     object_weight: float = 0.0
     validation_windows: int = 128
@@ -93,9 +90,11 @@ class WorldTraining:
     loop: LoopConfig = field(default_factory=LoopConfig)
 
     def __post_init__(self) -> None:
-        for name in ("action_dropout", "noise_share", "context_share", "imagined_share"):
+        for name in ("action_dropout", "noise_share", "context_share", "own_context"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InvalidConfig(f"{name} must be from 0 to 1, got {getattr(self, name)}")
+        if self.own_context and not self.residual:
+            raise InvalidConfig("own_context needs the residual form, which is what shows a previous frame")
         if self.n_frames < 2:
             raise InvalidConfig(f"n_frames must be at least 2, got {self.n_frames}")
         if min(self.corruption, self.moving_weight, self.object_weight) < 0:
