@@ -241,12 +241,12 @@ def _weights_folder() -> Path:
 def _download(name: str) -> Path:
     """Fetch a hub repository (``user/repository[@revision]``) into the hub's cache."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import HFValidationError
 
     repository, _, revision = name.partition("@")
     try:
         return Path(snapshot_download(repository, revision=revision or None))
-    except (RepositoryNotFoundError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+    except (OSError, HFValidationError) as error:  # all of the hub's other errors are OSErrors
         raise CheckpointNotFound(
             f"no checkpoint {name!r}: it is neither a folder nor packaged ({packaged_names()}), and the hub "
             f"could not provide it: {type(error).__name__}"
