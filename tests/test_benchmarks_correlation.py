@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from line_world import LINE_ID, BrightJudge, Pusher, line_suite, register
 
@@ -189,11 +190,19 @@ def test_the_command_plays_the_learned_world_alone(tmp_path, tiny_checkpoint):
     assert not (tmp_path / "ladder-twin").exists()
 
 
+def loud(frame, instruction):
+    return np.array([2.0, 0, 0, 0, 0, 0, 1.5], np.float32)  # beyond the limits, as noise makes it
+
+
 def test_the_actions_of_a_run_have_the_same_outcome_when_they_are_carried_out(tmp_path):
     pytest.importorskip("mujoco")
     suite = first_trials(load_suite("packaged").select(tasks=["push_yellow_cube_left"]), 2)
     config = EvaluationConfig(
-        policies=["packaged:script", "still"], out=tmp_path, env=TWIN_ID, trials=suite, report=False
+        policies=["packaged:script", "still", f"{__file__}:loud"],
+        out=tmp_path,
+        env=TWIN_ID,
+        trials=suite,
+        report=False,
     )
     evaluate(config)
     truth = outcomes(tmp_path, TRUTH)
