@@ -73,7 +73,7 @@ class JudgeTraining:
     held_out: float = 0.08
     max_clips: int = 5_000
     replays: int = 1_500
-    false_positives: float = 0.03
+    false_positives: float = 0.06
     widths: tuple[int, ...] = (48, 64)
     hidden: int = 192
     sight: float = 1.0
